@@ -1,0 +1,87 @@
+"""Probabilistic programs over language models, run by sequential Monte Carlo speculative decoding.
+
+>>> from smcprog import Engine, smc_program, prompt, gen, choice
+>>> @smc_program
+... def label(text):
+...     prompt(f"Review: {text}\\nSentiment:")
+...     return gen(choice(" positive", " negative")).strip()
+>>> posterior = Engine().run(label("Great phone, bad battery"), particles=8, seed=0)
+>>> sorted(posterior.marginal())
+['negative', 'positive']
+"""
+
+from smcprog.dsl.program import BoundProgram, Program, smc_program
+from smcprog.dsl.statements import (
+    call,
+    chat,
+    condition,
+    context,
+    draw,
+    factor,
+    gen,
+    logprob,
+    observe,
+    prompt,
+    sync,
+    twist,
+)
+from smcprog.dsl.text import EOS, LEAVE, Text, special
+from smcprog.errors import (
+    ContextLengthError,
+    DeadPopulationError,
+    GrammarError,
+    KVPoolError,
+    ModelError,
+    NaNLogitsError,
+    ProgramError,
+    SmcprogError,
+    VocabularyError,
+    WeightError,
+)
+from smcprog.gpu.engine import Engine
+from smcprog.inference.posterior import Posterior
+from smcprog.inference.tabular import TabularEngine
+from smcprog.potentials.base import Constraint, Potential, TextPotential
+from smcprog.potentials.grammar import choice, regex
+from smcprog.potentials.lm import lm
+
+__all__ = [
+    "EOS",
+    "LEAVE",
+    "BoundProgram",
+    "Constraint",
+    "ContextLengthError",
+    "DeadPopulationError",
+    "Engine",
+    "GrammarError",
+    "KVPoolError",
+    "ModelError",
+    "NaNLogitsError",
+    "Posterior",
+    "Potential",
+    "Program",
+    "ProgramError",
+    "SmcprogError",
+    "TabularEngine",
+    "Text",
+    "TextPotential",
+    "VocabularyError",
+    "WeightError",
+    "call",
+    "chat",
+    "choice",
+    "condition",
+    "context",
+    "draw",
+    "factor",
+    "gen",
+    "lm",
+    "logprob",
+    "observe",
+    "prompt",
+    "regex",
+    "smc_program",
+    "special",
+    "sync",
+    "twist",
+]

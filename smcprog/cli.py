@@ -1,0 +1,234 @@
+"""The command line: `smcprog demo` and `smcprog run`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from smcprog.dsl.program import BoundProgram, Program
+from smcprog.errors import SmcprogError
+from smcprog.gpu.engine import Engine
+from smcprog.inference.posterior import Posterior
+
+EXAMPLES = """examples:
+  smcprog demo
+  smcprog run review.py:review --arg text="Great phone, bad battery" --particles 16 --seed 0
+  smcprog run review.py:review --arg text="Fine" --target ./target --draft ./draft --json out.json
+"""
+
+
+class UsageError(Exception):
+    """A command that cannot be understood; exit code 2."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0 done, 1 failed, 2 misused."""
+    options = parser().parse_args(argv)
+    console = Console()
+    try:
+        if options.command == "demo":
+            demo(console, options)
+        else:
+            run(console, options)
+    except UsageError as error:
+        return complain(error, 2)
+    except (SmcprogError, ValueError, OSError) as error:
+        if options.debug:
+            raise
+        return complain(error, 1)
+    except KeyboardInterrupt:
+        return complain("interrupted", 130)
+    return 0
+
+
+def complain(error: object, code: int) -> int:
+    """Print an error without its traceback."""
+    Console(stderr=True).print(f"[bold red]smcprog:[/] {escape(str(error))}", highlight=False)
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    root = argparse.ArgumentParser(
+        prog="smcprog",
+        description="Run generation programs by sequential Monte Carlo speculative decoding.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = root.add_subparsers(dest="command", required=True, metavar="demo | run")
+    for name, about in (
+        ("demo", "run the review program on the models that ship with the package"),
+        ("run", "run a program of your own"),
+    ):
+        command = commands.add_parser(
+            name, help=about, description=about[0].upper() + about[1:] + "."
+        )
+        if name == "run":
+            command.add_argument("program", metavar="FILE.py:PROGRAM")
+            command.add_argument(
+                "--arg",
+                action="append",
+                default=[],
+                metavar="NAME=VALUE",
+                help="an argument of the program: text for a parameter annotated str, else JSON "
+                "where it reads as JSON",
+            )
+            command.add_argument("--target", help="path or hub name (default: the shipped pair)")
+            command.add_argument("--draft", help="path or hub name of the draft model")
+            command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
+            command.add_argument("--dtype", default="auto", help="auto, float32, bfloat16")
+            command.add_argument("--json", type=Path, metavar="PATH", help="save the posterior")
+        command.add_argument("--particles", type=int, default=16, metavar="N")
+        command.add_argument("--block", type=int, metavar="K", help="tokens drafted a round")
+        command.add_argument("--seed", type=int, default=0 if name == "demo" else None)
+        command.add_argument("--debug", action="store_true", help="show tracebacks")
+    return root
+
+
+def demo(console: Console, options: argparse.Namespace) -> None:
+    """The review program on the shipped pair."""
+    from smcprog.demo import TEXT, review
+
+    console.print(escape(str(review.plan())), highlight=False, soft_wrap=True)
+    posterior = execute(Engine(), review(TEXT), options, progress=True)
+    show(console, posterior)
+    for key in ("label", "stars"):
+        marginal = ", ".join(f"{k}: {v:.2f}" for k, v in posterior.marginal(key).items())
+        console.print(f"[bold]{key}[/]  {escape(marginal)}", highlight=False)
+
+
+def run(console: Console, options: argparse.Namespace) -> None:
+    """A program from a file of the user's."""
+    program = load_program(options.program)
+    call = bind(program, options.arg)
+    if options.json is not None and not options.json.parent.is_dir():
+        raise UsageError(f"--json: the folder {options.json.parent} does not exist")
+    if options.draft and not options.target:
+        raise UsageError("--draft needs --target: a draft proposes for one target")
+    engine = Engine(options.target, options.draft, device=options.device, dtype=options.dtype)
+    posterior = execute(engine, call, options, progress=sys.stderr.isatty())
+    show(console, posterior)
+    if options.json is not None:
+        posterior.save(options.json)
+        console.print(f"saved to {escape(str(options.json))}", highlight=False)
+
+
+def execute(
+    engine: Engine, call: BoundProgram, options: argparse.Namespace, progress: bool
+) -> Posterior:
+    """Run with the options of the command."""
+    return engine.run(
+        call,
+        particles=options.particles,
+        block=options.block,
+        seed=options.seed,
+        progress=progress,
+    )
+
+
+def load_program(spec: str) -> Program[Any]:
+    """The program that FILE.py:PROGRAM names; the file is executed.
+
+    Raises:
+        UsageError
+    """
+    path, colon, name = spec.rpartition(":")
+    if not colon or not name.isidentifier():
+        raise UsageError(f"{spec!r}: name a program as FILE.py:PROGRAM")
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"there is no file {path}")
+    module_spec = importlib.util.spec_from_file_location(file.stem, file)
+    if module_spec is None or module_spec.loader is None:
+        raise UsageError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[file.stem] = module
+    sys.path.insert(0, str(file.parent.resolve()))
+    module_spec.loader.exec_module(module)
+    programs = {n: p for n, p in vars(module).items() if isinstance(p, Program)}
+    if name not in programs:
+        found = ", ".join(programs) or "none: decorate a function with @smc_program"
+        raise UsageError(f"{path} has no program {name!r}; its programs: {found}")
+    return programs[name]
+
+
+def bind(program: Program[Any], arguments: Sequence[str]) -> BoundProgram:
+    """A call of the program with the arguments of ``--arg``.
+
+    Raises:
+        UsageError
+    """
+    parameters = inspect.signature(program).parameters
+    values: dict[str, Any] = {}
+    for argument in arguments:
+        name, equals, text = argument.partition("=")
+        if not equals:
+            raise UsageError(f"--arg {argument!r}: say NAME=VALUE")
+        if name not in parameters:
+            raise UsageError(
+                f"--arg {name}: {program.name} has no such parameter; it takes "
+                f"{', '.join(parameters)}"
+            )
+        annotation = parameters[name].annotation
+        values[name] = text if annotation in (str, "str") else read_value(text)
+    try:
+        return program(**values)
+    except TypeError as error:
+        raise UsageError(f"{program.name}{inspect.signature(program)}: {error}") from error
+
+
+def read_value(text: str) -> Any:
+    """JSON where the text reads as JSON, else the text itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def show(console: Console, posterior: Posterior) -> None:
+    """Print the weighted values, equal ones pooled, and how the run went."""
+    if not isinstance(posterior.values[0], dict):
+        table = Table("probability", "value")
+        for value, mass in posterior.marginal().items():
+            table.add_row(f"{mass:.3f}", escape(str(value)))
+    else:
+        keys = list(posterior.values[0])
+        table = Table("probability", *map(str, keys))
+        for value, mass in pooled(posterior):
+            table.add_row(f"{mass:.3f}", *(escape(str(value.get(key, ""))) for key in keys))
+    console.print(table)
+    stats = posterior.stats
+    drawn = sum(len(tokens) for record in posterior.rounds for tokens in record.tokens)
+    console.print(
+        f"[bold]log evidence[/] {posterior.log_evidence:.3f}   "
+        f"[bold]ESS[/] {posterior.ess:.1f} of {len(posterior)}   "
+        f"[bold]unique roots[/] {posterior.unique_roots}   "
+        f"[bold]rounds[/] {stats.rounds}, resampled {stats.resamplings} times\n"
+        f"[bold]speed[/] {drawn} tokens in {stats.seconds:.2f} s "
+        f"({drawn / stats.seconds:.0f} tokens/s), {stats.target_passes} target passes   "
+        f"[bold]KV[/] {stats.peak_kv_tokens} tokens at the peak, unshared "
+        f"{stats.unshared_kv_tokens}   [bold]seed[/] {posterior.seed}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for round, source, number in posterior.deaths:
+        console.print(f"round {round}: {number} died of {escape(source)}", highlight=False)
+    cut = sum(posterior.truncated)
+    if cut:
+        console.print(f"{cut} of {len(posterior)} particles were cut at max_tokens")
+
+
+def pooled(posterior: Posterior) -> list[tuple[Any, float]]:
+    """Values that are dicts, equal ones together, by probability."""
+    by_text: dict[str, Any] = {repr(value): value for value in posterior.values}
+    return [(by_text[text], mass) for text, mass in posterior.marginal(repr).items()]

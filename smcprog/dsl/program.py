@@ -1,0 +1,215 @@
+"""Programs: functions whose statements are compiled, and their calls."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
+
+from smcprog.dsl.asking import Inlinable, Inline, awaited
+from smcprog.dsl.compare import ATOMS
+from smcprog.dsl.compiler import Compiled, compile_program
+from smcprog.dsl.copying import copied_argument
+from smcprog.dsl.marker import check_program_call
+from smcprog.errors import ProgramError
+
+if TYPE_CHECKING:
+    from smcprog.dsl.plan import Plan
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Program(Inlinable, Generic[P]):
+    """A generation program: what `smc_program` makes of a function.
+
+    Called outside a run, it gives a `BoundProgram` for ``Engine.run``; called in another program,
+    it runs there, shares the caller's context, and gives its return value. (To a type checker a
+    call is Any, for it cannot tell the two apart.) As an attribute of a class it is a method.
+
+    It pickles by its qualified name, as functions do.
+    """
+
+    def __init__(self, function: Callable[P, Any], outer: Mapping[str, Any]) -> None:
+        assert isinstance(function, types.FunctionType)
+        functools.update_wrapper(self, function)
+        self.name = function.__qualname__.rpartition("<locals>.")[2]
+        self.owner: type | None = None
+        self.function: types.FunctionType = function
+        self.signature = inspect.signature(function)
+        self.compiled: Compiled = compile_program(
+            function, self.name, outer, (smc_program, classmethod, staticmethod)
+        )
+        self._coroutine = _with_code(function, self.compiled.code)
+        self._mutable_defaults = {
+            name: parameter.default
+            for name, parameter in self.signature.parameters.items()
+            if parameter.default is not parameter.empty and type(parameter.default) not in ATOMS
+        }
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        call = BoundProgram(self, args, kwargs)
+        check_program_call(self.name, sys._getframe(1), call)
+        return call
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Program[P]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Program[...]: ...
+    def __get__(self, instance: object | None, owner: type | None = None) -> Program[Any]:
+        if instance is None:
+            return self
+        # A bound method forwards plan(), name and so on to the program.
+        return cast("Program[Any]", types.MethodType(self, instance))
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.owner = owner
+
+    def __repr__(self) -> str:
+        return f"<program {self.name}{self.signature}>"
+
+    def __reduce__(self) -> str:
+        return self.__qualname__  # type: ignore[attr-defined,no-any-return,unused-ignore]
+
+    def plan(self) -> Plan:
+        """The program's statements, the control flow around them, and where each is evaluated."""
+        from smcprog.dsl.plan import make_plan
+
+        return make_plan(self)
+
+    def start(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
+        """A new coroutine of the program's code, with its own copies of mutable defaults."""
+        if self._mutable_defaults:
+            bound = self.signature.bind(*args, **kwargs)
+            memo: dict[int, Any] = {}
+            for name, default in self._mutable_defaults.items():
+                if name not in bound.arguments:
+                    bound.arguments[name] = copied_argument(default, name, self.name, memo)
+            args, kwargs = bound.args, bound.kwargs
+        return cast("Coroutine[Any, Any, Any]", self._coroutine(*args, **kwargs))
+
+
+class BoundProgram:
+    """A program and its arguments: what ``Engine.run`` runs.
+
+    The arguments are copied for each execution, so that particles share nothing. What cannot be
+    copied (modules, locks, sessions) is shared, to be read only.
+
+    Raises:
+        TypeError: if the arguments do not fit the signature.
+    """
+
+    def __init__(
+        self, program: Program[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        try:
+            self._arguments = program.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{program.name}(): {error}") from None
+        self.program = program
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return self._arguments.args
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return self._arguments.kwargs
+
+    def plan(self) -> Plan:
+        """The program's plan: see `Program.plan`."""
+        return self.program.plan()
+
+    def copied_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments for one execution.
+
+        Raises:
+            ProgramError: naming an argument that only one particle could use.
+        """
+        bound = copy.copy(self._arguments)
+        memo: dict[int, Any] = {}
+        bound.arguments = {
+            name: copied_argument(value, name, self.name, memo)
+            for name, value in bound.arguments.items()
+        }
+        return bound.args, bound.kwargs
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        awaited(self)
+        return Inline(self.program, self.args, self.kwargs).__await__()
+
+    def __repr__(self) -> str:
+        shown = [f"{value!r:.60}" for value in self.args]
+        shown += [f"{name}={value!r:.60}" for name, value in self.kwargs.items()]
+        return f"{self.name}({', '.join(shown)})"
+
+
+@overload
+def smc_program(function: classmethod[Any, P, T]) -> classmethod[Any, P, Any]: ...
+@overload
+def smc_program(function: staticmethod[P, T]) -> staticmethod[P, Any]: ...  # type: ignore[overload-overlap]
+@overload
+def smc_program(function: Callable[P, Any]) -> Program[P]: ...
+def smc_program(function: Any) -> Any:
+    """Compile a function to a program::
+
+        @smc_program
+        def review(text: str):
+            prompt(f"Review: {text}\\nSentiment:")
+            return gen(choice(" positive", " negative")).strip()
+
+        engine.run(review("Great phone, bad battery"))
+
+    Around its statements all of Python is allowed; host code must be deterministic (randomness
+    belongs in `draw`, slow or effectful work in `call`).
+
+    Raises:
+        ProgramError: for what cannot be compiled, with file, line, caret and remedy.
+    """
+    frame = sys._getframe(1)
+    if isinstance(function, Program):
+        return function
+    if isinstance(function, (classmethod, staticmethod)):
+        inner = _program(function.__func__, frame)
+        return classmethod(inner) if isinstance(function, classmethod) else staticmethod(inner)
+    return _program(function, frame)
+
+
+def _program(function: Any, frame: types.FrameType) -> Program[Any]:
+    if not isinstance(function, types.FunctionType):
+        kind = "a class" if isinstance(function, type) else f"a {type(function).__name__}"
+        raise ProgramError(
+            f"@smc_program takes a function, not {kind} ({function!r:.80})\n"
+            f"  Put it right above the def; of other decorators only @classmethod and "
+            f"@staticmethod may stand beside it."
+        )
+    if function.__name__ == "<lambda>":
+        code = function.__code__
+        raise ProgramError(
+            f"@smc_program takes a def, not a lambda\n"
+            f'  File "{code.co_filename}", line {code.co_firstlineno}\n'
+            f"  Write a def: statements need lines of their own."
+        )
+    outer = frame.f_locals if frame.f_locals is not frame.f_globals else {}
+    return Program(function, outer)
+
+
+def _with_code(function: types.FunctionType, code: types.CodeType) -> types.FunctionType:
+    """The function with other code: its own globals, defaults and closure cells."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    closure = tuple(cells[name] for name in code.co_freevars)
+    twin = types.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, closure
+    )
+    twin.__kwdefaults__ = function.__kwdefaults__
+    twin.__qualname__ = function.__qualname__
+    twin.__module__ = function.__module__
+    return twin

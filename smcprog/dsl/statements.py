@@ -1,0 +1,437 @@
+"""The statements of the language: what a program can ask of its run.
+
+Each is a marker. In a program the compiler makes an awaited request of it; anywhere else it raises
+`ProgramError`, which says what to decorate. The functions below check the arguments and build the
+request records of `smcprog.dsl.requests`; what a statement *does* is the run's part.
+"""
+
+# mypy: disable-error-code="no-any-return"
+# (Each returns its request where it is declared to return the statement's value: see `ask`.)
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, overload
+
+import numpy as np
+
+from smcprog.dsl.asking import Ask, current
+from smcprog.dsl.copying import copied
+from smcprog.dsl.marker import ask, statement
+from smcprog.dsl.requests import (
+    Call,
+    Chat,
+    Context,
+    Draw,
+    Factor,
+    Gen,
+    LogProb,
+    Observe,
+    Prompt,
+    Sync,
+    Twist,
+)
+from smcprog.dsl.text import EOS, LEAVE, Stop, StopEvent, Text
+from smcprog.errors import ProgramError, WeightError
+from smcprog.potentials.base import LM, Potential, product
+
+T = TypeVar("T")
+
+_LIMIT = "gen(..., max_tokens=40)"
+_STOP = 'gen(..., stop=".")'
+
+
+@statement(appends=True)
+def prompt(*parts: str) -> None:
+    """Append text to the context. It is not scored: it conditions.
+
+    Text is data. A special token spelled inside it is encoded as plain characters;
+    `special` is the way to mean one::
+
+        prompt(f"Review: {text}\\nSentiment:")
+        prompt("Hello", special("<|im_end|>"))
+    """
+    for part in parts:
+        if not isinstance(part, str):
+            raise ProgramError(
+                f"prompt() takes text (str), not {_type(part)}\n"
+                f"  Write instead: prompt(str(x)), or an f-string."
+            )
+    return ask(Prompt(parts))
+
+
+@statement(appends=True)
+def chat(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Any] | None = None,
+    **template_kwargs: Any,
+) -> None:
+    """Append the tokenizer's chat template of ``messages``, the whole history so far.
+
+    It opens the assistant's turn, or continues a last message of the assistant. A later call
+    appends what the longer history adds::
+
+        messages = [{"role": "user", "content": question}]
+        chat(messages)
+        answer = gen()
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Sure?"}]
+        chat(messages)
+    """
+    if isinstance(messages, Mapping) or not (
+        isinstance(messages, Sequence) and not isinstance(messages, str)
+    ):
+        raise ProgramError(
+            f"chat() takes a list of messages, not {_type(messages)}\n"
+            f'  Write instead: chat([{{"role": "user", "content": "..."}}])'
+        )
+    for message in messages:
+        if not isinstance(message, Mapping) or "role" not in message:
+            raise ProgramError(
+                f"each message of chat() is a dict with a role, not {message!r}\n"
+                f'  Write instead: {{"role": "user", "content": "..."}}'
+            )
+    if tools is not None and not isinstance(tools, Sequence):
+        raise ProgramError(f"chat(tools=...) takes a list of tools, not {_type(tools)}")
+    # The program goes on extending its list of messages: the record is of what they are now.
+    return ask(Chat(copied(list(messages)), _list_or_none(tools), copied(template_kwargs)))
+
+
+@statement(
+    appends=True,
+    spelled={
+        "temperature": "gen(lm.at(temperature=0.7))",
+        "top_p": "gen(lm.at(top_p=0.9))",
+        "top_k": "gen(lm.at(top_k=50))",
+        "stop_at": _STOP,
+        "stop_sequences": _STOP,
+        "stop_strings": _STOP,
+        "until": _STOP,
+        "max_new_tokens": _LIMIT,
+        "max_length": _LIMIT,
+        "n_tokens": _LIMIT,
+        "regex": 'gen(regex("[0-9]+"))',
+        "choices": 'gen(choice("yes", "no"))',
+        "options": 'gen(choice("yes", "no"))',
+        "name": "name = gen(...)   (the variable is the label)",
+    },
+)
+def gen(
+    *potentials: Potential,
+    stop: Stop | Sequence[Stop] | None = None,
+    max_tokens: int = 512,
+    keep_stop: bool = False,
+) -> Text:
+    """Draw text from (target LM x the potentials) given the context, and append it.
+
+    Args:
+        potentials: multiplied; without an explicit `lm` its exponent is 1.
+        stop: what ends the text: a string, `EOS`, `LEAVE`, or a tuple of them. By default `LEAVE`
+            under a constraint and `EOS` without; ``()`` masks every stop.
+        max_tokens: the text is cut there.
+        keep_stop: whether the context keeps the stop string.
+
+    Example::
+
+        label = gen(choice(" positive", " negative")).strip()
+        why = gen(lm**2, stop=".", max_tokens=40)
+        why.stop, why.logprob
+    """
+    for potential in potentials:
+        if not isinstance(potential, Potential):
+            raise ProgramError(_not_a_potential(potential))
+    if isinstance(max_tokens, (bool, np.bool_)) or not isinstance(max_tokens, numbers.Integral):
+        raise ProgramError(f"gen(max_tokens=...) takes a positive int, not {max_tokens!r}")
+    if max_tokens < 1:
+        raise ProgramError(f"gen(max_tokens=...) takes a positive int, not {int(max_tokens)}")
+    if not isinstance(keep_stop, (bool, np.bool_)):
+        raise ProgramError(f"gen(keep_stop=...) takes True or False, not {keep_stop!r}")
+    whole = product(*potentials)
+    stops = None if stop is None else _stops(stop)
+    if stops and LEAVE in stops and not whole.constraints:
+        raise ProgramError(
+            "stop=LEAVE means that the model leaves a constraint, and there is none\n"
+            '  Write instead: stop=EOS, or give one: gen(regex("[0-9]+"))'
+        )
+    return ask(Gen(whole, stops, int(max_tokens), bool(keep_stop)))
+
+
+@statement(appends=True)
+def observe(text: Stop, potential: Potential = LM()) -> float:  # noqa: B008 (immutable)
+    """Append ``text`` and multiply the weight by its probability; returns the log probability.
+
+    ``observe(EOS)`` charges the end of the text and appends nothing. ``potential`` is a power or
+    variant of `lm`: the weight is multiplied by p(text | context)^alpha::
+
+        prompt(f"{premise} Therefore")
+        observe(" it rains.")
+        observe(EOS)
+    """
+    if not isinstance(text, str) and text is not EOS:
+        raise ProgramError(f"observe() takes text (str) or EOS, not {_type(text)}")
+    if not isinstance(potential, Potential):
+        raise ProgramError(_not_a_potential(potential, "observe"))
+    whole = product(potential)
+    if whole.constraints or whole.texts or any(not isinstance(f, LM) for f in whole.factors):
+        raise ProgramError(
+            f"observe() is scored by the language model alone; {potential!r} has other factors\n"
+            f"  Write instead: observe(text, lm**2), and factor(...) or condition(...) for the rest"
+        )
+    return ask(Observe(text, whole))
+
+
+@overload
+def logprob(text: str, given: str | None = None) -> float: ...  # type: ignore[overload-overlap]
+@overload
+def logprob(text: Sequence[str], given: str | None = None) -> list[float]: ...
+@statement()
+def logprob(text: str | Sequence[str], given: str | None = None) -> float | list[float]:
+    """log p of one text or of several, under the context or under ``given``, in one pass.
+
+    Nothing is appended and nothing weighted::
+
+        yes, no = logprob([" yes", " no"])
+        factor(logprob(claim, given=source) - logprob(claim, given=""))
+    """
+    single = isinstance(text, str)
+    texts = (text,) if single else _tuple(text)
+    if texts is None or not all(isinstance(one, str) for one in texts):
+        bad = text if texts is None else next(one for one in texts if not isinstance(one, str))
+        raise ProgramError(f"logprob() takes text (str) or a list of texts, not {_type(bad)}")
+    if given is not None and not isinstance(given, str):
+        raise ProgramError(f"logprob(given=...) takes text (str), not {_type(given)}")
+    return ask(LogProb(texts, given), _first if single else None)
+
+
+@statement()
+def factor(logw: float) -> None:
+    """Multiply the particle's weight by exp(``logw``).
+
+    Example::
+
+        factor(0.1 * len(set(why.split())))
+    """
+    return ask(Factor(_log_weight("factor", logw), "factor"))
+
+
+@statement()
+def condition(ok: bool) -> None:
+    """Keep only what satisfies ``ok``: ``factor(0 if ok else -inf)``.
+
+    Example::
+
+        condition((stars >= 3) == (label == " positive"))
+    """
+    try:
+        holds = bool(ok)
+    except Exception as error:
+        raise ProgramError(f"condition() takes a truth value, not {_type(ok)}: {error}") from None
+    return ask(Factor(0.0 if holds else -math.inf, "condition"))
+
+
+@statement()
+def twist(logpsi: float) -> None:
+    """Set this program's current guess of its future log weight.
+
+    The weight moves by new - old, and the last guess is taken back when the program returns: the
+    target stays what it was, and resampling looks ahead::
+
+        for word in words:
+            line = gen(stop="\\n")
+            twist(-0.5 * abs(len(line) - 40))
+    """
+    new = _log_weight("twist", logpsi)
+    return ask(Twist(current().invocations[-1].twist, new), _twisted)
+
+
+@statement()
+def sync() -> None:
+    """Wait until every live particle waits at some `sync` or has finished; then the run tests
+    whether to resample::
+
+        for _ in range(3):
+            step = gen(stop="\\n", keep_stop=True)
+            sync()
+    """
+    return ask(Sync())
+
+
+@statement()
+def draw(values: Sequence[T], weights: Sequence[float] | None = None) -> T:
+    """Draw one of ``values`` with the run's own generator; ``weights`` need not sum to 1.
+
+    Example::
+
+        style = draw(["formal", "casual"], weights=[3, 1])
+        seed = draw(range(10))
+    """
+    options = _tuple(values)
+    if options is None:
+        raise ProgramError(
+            f"draw() takes a sequence of values, not {_type(values)}\n"
+            f"  Write instead: draw(list(values)), or draw([a, b])"
+        )
+    if not options:
+        raise ProgramError("draw() was given no values to draw from")
+    odds = None if weights is None else _odds(weights, len(options))
+    return ask(Draw(options, odds), _drawn)
+
+
+@overload
+def call(fn: Callable[..., T], *args: Any, batch: Literal[False] = False) -> T: ...
+@overload
+def call(fn: Callable[..., Any], *args: Any, batch: bool) -> Any: ...
+@statement()
+def call(fn: Callable[..., Any], *args: Any, batch: bool = False) -> Any:
+    """Run a slow, asynchronous or effectful host function once for this particle.
+
+    Its result is recorded, and copied each time it is handed out. With ``batch=True`` the function
+    is called once on lists, for all particles that wait there::
+
+        page = call(fetch, url)
+        score = call(judge, answer, batch=True)     # judge(answers: list) -> list
+    """
+    if not callable(fn):
+        raise ProgramError(
+            f"call() takes a function and its arguments, not {_type(fn)}\n"
+            f"  Write instead: call(fetch, url) rather than call(fetch(url))"
+        )
+    if not isinstance(batch, bool):
+        raise ProgramError(f"call(batch=...) takes True or False, not {batch!r}")
+    return ask(Call(fn, args, batch))
+
+
+@statement()
+def context() -> str:
+    """The text so far: what was prompted, observed and generated.
+
+    Example::
+
+        condition(context().count("(") == context().count(")"))
+    """
+    return ask(Context())
+
+
+# --- reading answers, checking arguments -----------------------------------------------------
+
+
+def _first(_: Ask, answer: list[float]) -> float:
+    return answer[0]
+
+
+def _drawn(asked: Ask, answer: int) -> Any:
+    assert isinstance(asked.request, Draw)
+    return asked.request.values[answer]
+
+
+def _twisted(asked: Ask, _: None) -> None:
+    assert isinstance(asked.request, Twist)
+    current().invocations[-1].twisted(asked.request.new, asked.site)
+
+
+def _type(value: object) -> str:
+    return f"{type(value).__name__} ({value!r:.60})" if value is not None else "None"
+
+
+def _tuple(values: Any) -> tuple[Any, ...] | None:
+    """Sequences, ranges and 1-d arrays as a tuple; None for what has no order or is used up."""
+    if isinstance(values, (Sequence, np.ndarray)) or hasattr(values, "__array__"):
+        return tuple(values)
+    return None
+
+
+def _list_or_none(values: Sequence[Any] | None) -> list[Any] | None:
+    return None if values is None else list(copied(list(values)))
+
+
+def _number(value: Any) -> float | None:
+    """A real number, NumPy's and 0-d arrays included; None for anything else, bool too."""
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return float(value)
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None and "bool" not in str(dtype) and getattr(value, "ndim", None) == 0:
+        return float(value)
+    return None
+
+
+def _log_weight(name: str, value: Any) -> float:
+    number = _number(value)
+    if number is None:
+        if isinstance(value, (bool, np.bool_)) or "bool" in str(getattr(value, "dtype", "")):
+            raise ProgramError(
+                f"{name}() takes a log weight, not a truth value\n"
+                f"  Write instead: condition(...) to keep only what satisfies a test"
+            )
+        raise ProgramError(f"{name}() takes a log weight (a number), not {_type(value)}")
+    if math.isnan(number) or number == math.inf:
+        raise WeightError(f"{name}() was given {number}; a log weight is finite or -inf")
+    return number
+
+
+def _odds(weights: Any, count: int) -> tuple[float, ...]:
+    given = _tuple(weights)
+    if given is None:
+        raise ProgramError(f"draw(weights=...) takes a sequence of numbers, not {_type(weights)}")
+    if len(given) != count:
+        raise ProgramError(f"draw() was given {len(given)} weights for {count} values")
+    odds = []
+    for weight in given:
+        number = _number(weight)
+        if number is None:
+            raise ProgramError(f"draw(weights=...) takes numbers, not {_type(weight)}")
+        if not 0 <= number < math.inf:
+            raise ProgramError(f"draw() was given the weight {number}; weights are >= 0 and finite")
+        odds.append(number)
+    if not any(odds):
+        raise ProgramError("draw() was given weights that are all zero")
+    return tuple(odds)
+
+
+def _stops(stop: Any) -> tuple[Stop, ...]:
+    stops = tuple(stop) if isinstance(stop, (tuple, list)) else (stop,)
+    for one in stops:
+        if isinstance(one, StopEvent):
+            continue
+        if not isinstance(one, str):
+            raise ProgramError(
+                f"gen(stop=...) takes a string, EOS, LEAVE, or a tuple of them, not {_type(one)}\n"
+                f'  Write instead: stop=".", or stop=(".", "!")'
+            )
+        if not one:
+            raise ProgramError(
+                "gen(stop=...) was given an empty string, which would stop before it begins\n"
+                "  Write instead: stop=() for no stop at all, or leave it out"
+            )
+    return tuple(dict.fromkeys(stops))
+
+
+def _not_a_potential(value: object, name: str = "gen") -> str:
+    if isinstance(value, str):
+        if name == "observe":
+            return f"observe() takes one text, and a potential such as lm**2, not {value!r:.60}"
+        label = value if value.isidentifier() else "x"
+        return (
+            f"gen() takes potentials, not text ({value!r:.60})\n"
+            f"  A text is named by the variable that it is assigned to: {label} = gen(...). To "
+            f"append text, write prompt({value!r:.60}) first; to offer texts, gen(choice(...))."
+        )
+    if isinstance(value, (list, tuple)):
+        return (
+            f"{name}() takes potentials, not a {type(value).__name__}\n"
+            f"  Write instead: {name}(*potentials), or gen(choice([...])) for one of several texts"
+        )
+    if isinstance(value, (int, float)):
+        return (
+            f"{name}() takes potentials, not {value!r}\n"
+            f"  Write instead: gen(lm**{value!r}) for a power, gen(max_tokens={value!r}) for a "
+            f"length"
+        )
+    if callable(value):
+        shown = getattr(value, "__name__", type(value).__name__)
+        return (
+            f"{name}() takes potentials, not the function {shown}\n"
+            f"  Write instead: gen({shown}(...)) where it makes a potential, or after the gen "
+            f"factor({shown}(text))"
+        )
+    return f"{name}() takes potentials such as lm, regex(...) or choice(...), not {_type(value)}"

@@ -1,0 +1,384 @@
+"""The engine: a target and a draft over one pool of pages.
+
+Each call turns rows into one packed forward pass (`model.py`) and logits into events
+(`sampling.py`). A pass feeds what its model has not yet written, however far it lags.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from smcprog.errors import ContextLengthError, ModelError
+from smcprog.gpu import loading
+from smcprog.gpu.kv_cache import PagedRow, PagePool, settle
+from smcprog.gpu.loading import ModelSource
+from smcprog.gpu.model import CausalLM, Feed
+from smcprog.gpu.sampling import (
+    Draws,
+    EventTable,
+    checked,
+    draw,
+    fit_width,
+    product_of_powers,
+    token_log_p,
+    variant,
+)
+from smcprog.gpu.tokenization import HFTokenization
+from smcprog.inference.interface import (
+    Drafted,
+    EventSpace,
+    Extension,
+    Query,
+    Row,
+    Scored,
+    Spaces,
+    Tokenization,
+)
+from smcprog.inference.run import Runner
+from smcprog.potentials.base import LM
+
+PAGE_SIZE = 16
+TARGET, DRAFT = 0, 1
+
+# Logits are widened and reduced this many at a time (32 MB in float32).
+_LOGITS_AT_ONCE = 1 << 23
+
+
+class Engine(Runner):
+    """Two language models that extend and score token contexts together.
+
+    Args:
+        target: the model that defines the distribution: a folder, a hub name, or a
+            ``(model, tokenizer)`` pair of transformers objects. None for the small pair that ships
+            with the package.
+        draft: a smaller model of the same vocabulary that proposes; None for none (or the shipped
+            one, where ``target`` is None too).
+        device: "auto" for CUDA where there is one, or a torch device.
+        dtype: "auto" for the checkpoint's on CUDA and float32 on a CPU, or a torch dtype.
+        kv_tokens: how many tokens of keys and values fit; None grows on demand.
+
+    Attributes:
+        tokenizer: the target's Hugging Face tokenizer.
+        context_limit: the longest context of the models, tokens; None for no limit.
+
+    Raises:
+        ModelError: if a model cannot be loaded or run over pages.
+        VocabularyError: if draft and target do not share their vocabulary.
+    """
+
+    def __init__(
+        self,
+        target: ModelSource | None = None,
+        draft: ModelSource | None = None,
+        *,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        kv_tokens: int | None = None,
+    ) -> None:
+        if target is None:
+            target = loading.PAIR / "target"
+            draft = loading.PAIR / "draft" if draft is None else draft
+        sources = [target] if draft is None else [target, draft]
+        loaded = [loading.load(source, device, dtype) for source in sources]
+        if draft is not None:
+            loading.check_vocabularies(loaded[TARGET].tokenizer, loaded[DRAFT].tokenizer)
+        self._models = [
+            CausalLM(name, one.model, index, PAGE_SIZE)
+            for index, (name, one) in enumerate(zip(("target", "draft"), loaded, strict=False))
+        ]
+        for model, one in zip(self._models, loaded, strict=True):
+            width = min(model.embeddings, model.vocabulary_size)
+            loading.check_ids(model.name, one.tokenizer, width)
+        limits = [m.context_limit for m in self._models if m.context_limit is not None]
+        self.context_limit: int | None = min(limits, default=None)
+        self.tokenizer: Any = loaded[TARGET].tokenizer
+        self._size = self._models[TARGET].vocabulary_size
+        self._tokenization: Tokenization = HFTokenization(
+            self.tokenizer, self._size, loading.end_ids(loaded[TARGET])
+        )
+        vocabulary = self._tokenization.vocabulary
+        self._tables = [EventTable(vocabulary, model.device) for model in self._models]
+        pages = None if kv_tokens is None else -(-kv_tokens // PAGE_SIZE)
+        self._pool = PagePool(len(self._models), pages, PAGE_SIZE)
+        if pages is not None:
+            for model in self._models:
+                model.store.fix(pages)
+
+    @property
+    def tokenization(self) -> Tokenization:
+        """How text becomes tokens and back."""
+        return self._tokenization
+
+    @property
+    def has_draft(self) -> bool:
+        """Whether `extend` is possible."""
+        return len(self._models) > 1
+
+    # Rows
+
+    def open(self, token_ids: Sequence[int]) -> PagedRow:
+        """A new row. Raises KVPoolError, ContextLengthError."""
+        self._check_length(len(token_ids))
+        return self._pool.open(token_ids)
+
+    def fork(self, row: Row) -> PagedRow:
+        """A row with the same tokens, sharing all pages."""
+        return self._pool.fork(_paged(row))
+
+    def free(self, row: Row) -> None:
+        """Give the row's pages back."""
+        self._pool.free(_paged(row))
+
+    def truncate(self, row: Row, length: int) -> None:
+        """Keep the first ``length`` tokens."""
+        self._pool.truncate(_paged(row), length)
+
+    def append(self, rows: Sequence[Row], tokens: Sequence[Sequence[int]]) -> None:
+        """Append forced tokens; the next pass of each model feeds them.
+
+        Raises:
+            KVPoolError, ContextLengthError: all rows are then as before.
+        """
+        for row, ids in zip(rows, tokens, strict=True):
+            self._check_length(row.length + len(ids))
+        self._pool.append([_paged(row) for row in rows], tokens)
+
+    def kv_tokens(self, rows: Sequence[Row]) -> int:
+        """Tokens of KV that these rows hold together, each shared page counted once."""
+        return self._pool.held(_paged(row) for row in rows)
+
+    def _check_length(self, length: int) -> None:
+        if self.context_limit is not None and length > self.context_limit:
+            raise ContextLengthError(
+                f"a context of {length} tokens is longer than the model's limit of "
+                f"{self.context_limit}; shorten the prompt, or lower max_tokens"
+            )
+
+    # Models
+
+    @torch.inference_mode()
+    def extend(self, extensions: Sequence[Extension], spaces: Spaces) -> list[Drafted]:
+        """Draft. Token events are appended to the rows as they are drawn; stop events are not.
+
+        Step k draws with the uniform of counter k. A row leaves when it draws a stop event, when
+        ``spaces`` gives None, after its ``steps``, or where no event has mass under the draft.
+
+        Raises:
+            NaNLogitsError, KVPoolError, ContextLengthError
+        """
+        if not self.has_draft:
+            raise ModelError("this engine has no draft model: use block=0, or give it a draft")
+        drafted = [Drafted([], []) for _ in extensions]
+        last: list[int | None] = [None] * len(extensions)
+        live = {i for i, extension in enumerate(extensions) if extension.steps > 0}
+        step = 0
+        while live:
+            allowed = spaces(step, last)
+            last = [None] * len(extensions)
+            drawing = [(i, space) for i in sorted(live) if (space := allowed[i]) is not None]
+            live = set()
+            if not drawing:
+                break
+            chosen = [extensions[i] for i, _ in drawing]
+            draws = self._draft_step(chosen, [space for _, space in drawing], step)
+            growing: list[tuple[Row, int]] = []
+            step += 1
+            for (i, _), event, log_q, log_total in zip(
+                drawing, *(column.tolist() for column in draws), strict=True
+            ):
+                if log_total == -np.inf:
+                    continue
+                last[i] = event
+                drafted[i].events.append(event)
+                drafted[i].log_q.append(log_q)
+                if event < self._size:
+                    growing.append((extensions[i].row, event))
+                    if step < extensions[i].steps:
+                        live.add(i)
+            self.append([row for row, _ in growing], [[token] for _, token in growing])
+        return drafted
+
+    def _draft_step(
+        self, extensions: Sequence[Extension], spaces: Sequence[EventSpace], step: int
+    ) -> Draws:
+        """Draw one event for each row from q~(e) ~ q(e)^(T / T_d)."""
+        feeds = [_last_position(extension.row) for extension in extensions]
+        logits = torch.cat(list(self._run(DRAFT, feeds)))
+        logits = fit_width(checked(logits, "draft"), self._size)
+        temperature = _column([e.temperature for e in extensions], logits)
+        power = _column([e.temperature / e.draft_temperature for e in extensions], logits)
+        # q's own normaliser is the same for all events, so q~ needs no softmax before its own.
+        log_w = self._tables[DRAFT].collapse(logits / temperature, spaces).mul_(power)
+        uniforms = [extension.stream.uniform(step) for extension in extensions]
+        return draw(log_w, _doubles(uniforms, logits.device))
+
+    @torch.inference_mode()
+    def score(self, queries: Sequence[Query]) -> list[Scored]:
+        """One target pass for all queries. Appends nothing.
+
+        Raises:
+            NaNLogitsError
+        """
+        scoring = _Scoring(queries, self._size, self._tables[TARGET])
+        start = 0
+        for block in self._run(TARGET, scoring.feeds):
+            for logits in block.split(max(1, _LOGITS_AT_ONCE // self._size)):
+                scoring.read(checked(logits, "target"), start)
+                start += len(logits)
+        return scoring.result()
+
+    def _run(self, index: int, feeds: Sequence[Feed]) -> Iterator[Tensor]:
+        settle(self._pool, [model.store for model in self._models])
+        return self._models[index].run(self._pool, feeds)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """One event of a query's block, under one of its factors."""
+
+    position: int
+    event: int
+    query: int
+    factor: int
+    index: int
+    space: EventSpace | None
+
+
+class _Scoring:
+    """The readings that a scoring pass must make, by position in its packed logits."""
+
+    def __init__(self, queries: Sequence[Query], size: int, table: EventTable) -> None:
+        self._queries = queries
+        self._size = size
+        self._table = table
+        self.feeds: list[Feed] = []
+        self._readings: dict[LM, list[_Reading]] = defaultdict(list)
+        self._bonuses: list[tuple[int, int]] = []  # position, query
+        self._log_p = [np.zeros((len(q.lms), len(q.block))) for q in queries]
+        self._bonus: dict[int, tuple[int | None, NDArray[np.float64], float]] = {}
+        at = 0
+        for number, query in enumerate(queries):
+            at += self._enlist(number, query, at)
+
+    def _enlist(self, number: int, query: Query, at: int) -> int:
+        """Note what to read for one query from position ``at``; returns how many positions."""
+        row = _paged(query.row)
+        drawn = sum(event < self._size for event in query.block)
+        positions = len(query.block) + (query.bonus is not None)
+        if positions == 0:
+            return 0
+        first = row.length - drawn - 1
+        if first < 0:
+            raise ValueError("a row without context cannot be scored: open it with a BOS token")
+        self.feeds.append(Feed(row, first, first + positions))
+        for factor, lm in enumerate(query.lms):
+            kind = LM(1.0, lm.temperature, lm.top_p, lm.top_k)
+            self._readings[kind] += [
+                _Reading(
+                    at + t, event, number, factor, t, query.spaces[t] if query.spaces else None
+                )
+                for t, event in enumerate(query.block)
+            ]
+        if query.bonus is not None:
+            self._bonuses.append((at + len(query.block), number))
+        return positions
+
+    def read(self, logits: Tensor, start: int) -> None:
+        """Make the readings at positions ``start`` .. ``start`` + n - 1: checked logits [n, V]."""
+        end = start + len(logits)
+        for lm, readings in self._readings.items():
+            low = bisect_left(readings, start, key=lambda r: r.position)
+            high = bisect_left(readings, end, key=lambda r: r.position)
+            here = readings[low:high]
+            self._read_tokens(logits, start, lm, [r for r in here if r.event < self._size])
+            self._read_stops(logits, start, lm, [r for r in here if r.event >= self._size])
+        by_factors: dict[tuple[LM, ...], list[tuple[int, int]]] = defaultdict(list)
+        for position, number in self._bonuses:
+            if start <= position < end:
+                by_factors[self._queries[number].lms].append((position - start, number))
+        for lms, members in by_factors.items():
+            self._draw_bonus(logits, lms, members)
+
+    def _read_tokens(
+        self, logits: Tensor, start: int, lm: LM, readings: Sequence[_Reading]
+    ) -> None:
+        if not readings:
+            return
+        rows = torch.tensor([r.position - start for r in readings], device=logits.device)
+        tokens = torch.tensor([r.event for r in readings], device=logits.device)
+        self._store(readings, token_log_p(logits, lm, rows, tokens))
+
+    def _read_stops(self, logits: Tensor, start: int, lm: LM, readings: Sequence[_Reading]) -> None:
+        if not readings:
+            return
+        rows = torch.tensor([r.position - start for r in readings], device=logits.device)
+        events = torch.tensor([[r.event] for r in readings], device=logits.device)
+        spaces = [cast(EventSpace, r.space) for r in readings]
+        log_p = self._table.collapse(variant(logits[rows], lm), spaces)
+        self._store(readings, log_p.gather(1, events)[:, 0])
+
+    def _store(self, readings: Sequence[_Reading], log_p: Tensor) -> None:
+        for reading, value in zip(readings, log_p.tolist(), strict=True):
+            self._log_p[reading.query][reading.factor, reading.index] = value
+
+    def _draw_bonus(
+        self, logits: Tensor, lms: tuple[LM, ...], members: Sequence[tuple[int, int]]
+    ) -> None:
+        """Draw from prod_i p_i^alpha_i over E for (row of logits, query) pairs of equal factors."""
+        queries = [self._queries[number] for _, number in members]
+        spaces = [cast(EventSpace, query.bonus) for query in queries]
+        rows = logits[torch.tensor([row for row, _ in members], device=logits.device)]
+        tables = [self._table.collapse(variant(rows, lm), spaces) for lm in lms]
+        log_w = product_of_powers(tables, [lm.alpha for lm in lms])
+        uniforms = [_stream_uniform(query) for query in queries]
+        events, _, log_z = draw(log_w, _doubles(uniforms, logits.device))
+        log_p = torch.stack([table.gather(1, events[:, None])[:, 0] for table in tables], dim=1)
+        for (_, number), event, factors, z in zip(
+            members, events.tolist(), log_p.tolist(), log_z.tolist(), strict=True
+        ):
+            if z == -np.inf:
+                self._bonus[number] = (None, np.zeros(len(lms)), z)
+            else:
+                self._bonus[number] = (event, np.array(factors), z)
+
+    def result(self) -> list[Scored]:
+        """The answers, in the order of the queries."""
+        answers = []
+        for number, query in enumerate(self._queries):
+            nothing = (None, np.zeros(len(query.lms)), 0.0)
+            bonus, bonus_log_p, log_z = self._bonus.get(number, nothing)
+            answers.append(Scored(self._log_p[number], bonus, bonus_log_p, log_z))
+        return answers
+
+
+def _paged(row: Row) -> PagedRow:
+    return cast(PagedRow, row)
+
+
+def _last_position(row: Row) -> Feed:
+    if row.length == 0:
+        raise ValueError("a row without context cannot be extended: open it with a BOS token")
+    return Feed(_paged(row), row.length - 1, row.length)
+
+
+def _stream_uniform(query: Query) -> float:
+    if query.stream is None:
+        raise ValueError("a query that asks for a bonus needs a stream")
+    return query.stream.uniform(0)
+
+
+def _column(values: Sequence[float], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None]
+
+
+def _doubles(values: Sequence[float], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device=device)

@@ -1,0 +1,298 @@
+"""Particles, and the state of one run.
+
+State is what the next round needs; what a person wants to see of a round is its `RoundRecord`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smcprog.dsl.process import Finished, Pending, Process
+from smcprog.dsl.program import BoundProgram
+from smcprog.dsl.requests import Request
+from smcprog.dsl.site import Site
+from smcprog.errors import WeightError
+from smcprog.inference.generation import Generation
+from smcprog.inference.interface import EngineInterface, Row, Stream
+from smcprog.inference.randomness import Purpose, RandomSource
+from smcprog.inference.weights import effective_sample_size
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run is made: the arguments of `Engine.run`, checked."""
+
+    particles: int
+    block: int
+    ess_threshold: float
+    resampling: str
+    resample: Literal["round", "sync"]
+    draft_temperature: float | None
+    max_tokens: int
+
+
+@dataclass(frozen=True)
+class TraceEntry:
+    """One statement of a particle: where, what it gave, and how it moved the log weight."""
+
+    line: int
+    statement: str
+    variable: str | None
+    text: str | None
+    logprob: float | None
+    logw: float
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What one round did (or the opening of a `sync`, which draws no tokens).
+
+    Attributes:
+        round: its number in the run, from 0.
+        ess: effective sample size before resampling.
+        resampled: whether the population was resampled.
+        ancestors: the slot that each slot descends from; 0 .. N - 1 where nothing was resampled.
+        tokens: the token ids that each slot drew in this round, before resampling.
+        live: particles that were still running after it.
+        seconds: per phase: draft, score, host, resample. Phases are shared by all runs in flight.
+    """
+
+    round: int
+    ess: float
+    resampled: bool
+    ancestors: tuple[int, ...]
+    tokens: tuple[tuple[int, ...], ...]
+    live: int
+    seconds: Mapping[str, float]
+
+
+@dataclass(eq=False)
+class Particle:
+    """One particle: host code, token context, weight.
+
+    Attributes:
+        process: the host code, waiting at a statement or finished.
+        root: the slot where its lineage began.
+        log_weight: float; -inf is dead, for good.
+        row: its token context at the engine; None before the first token and after the end.
+        unsent: context parts that are not yet encoded.
+        context: all context parts; `Special` ones are special tokens.
+        chat_start: where in ``context``, as characters, the chat template began.
+        generation: the `gen` in progress.
+        charged: what the present statement has added to the log weight so far.
+        texts, tokens: what its `gen` statements drew.
+        truncated: whether any of them was cut at its token budget.
+        trace: its statements so far.
+    """
+
+    process: Process
+    root: int
+    log_weight: float = 0.0
+    row: Row | None = None
+    unsent: list[str] = field(default_factory=list)
+    context: list[str] = field(default_factory=list)
+    chat_start: int | None = None
+    generation: Generation | None = None
+    charged: float = 0.0
+    texts: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    truncated: bool = False
+    trace: list[TraceEntry] = field(default_factory=list)
+    finished: bool = False
+    value: Any = None
+    pending: Pending | None = None
+
+    @property
+    def dead(self) -> bool:
+        return self.log_weight == -np.inf
+
+    @property
+    def running(self) -> bool:
+        """Neither finished nor dead."""
+        return not (self.finished or self.dead)
+
+    @property
+    def request(self) -> Request | None:
+        """The statement it waits at."""
+        return self.pending.request if self.pending is not None and self.running else None
+
+    @property
+    def site(self) -> Site:
+        assert self.pending is not None
+        return self.pending.site
+
+    def start(self) -> None:
+        """Run the host code to its first statement."""
+        self._settle(self.process.step())
+
+    def answer(self, value: Any, text: str | None = None, logprob: float | None = None) -> None:
+        """Answer the present statement, and run the host code on to the next one."""
+        self.note(text, logprob)
+        self._settle(self.process.step(value))
+
+    def fail(self, error: Exception) -> None:
+        """Raise an exception at the present statement, in the program."""
+        self.note()
+        self._settle(self.process.fail(error))
+
+    def note(self, text: str | None = None, logprob: float | None = None) -> None:
+        """Enter the present statement in the trace."""
+        site = self.site
+        self.trace.append(
+            TraceEntry(site.line, site.statement, site.variable, text, logprob, self.charged)
+        )
+        self.charged = 0.0
+
+    def _settle(self, step: Pending | Finished) -> None:
+        if isinstance(step, Finished):
+            self.finished, self.value, self.pending = True, step.value, None
+        else:
+            self.pending = step
+
+    def fork(self, engine: EngineInterface) -> Particle:
+        """An independent copy that shares the token context's pages."""
+        return replace(
+            self,
+            process=self.process.fork(),
+            row=None if self.row is None else engine.fork(self.row),
+            unsent=list(self.unsent),
+            context=list(self.context),
+            generation=None if self.generation is None else self.generation.fork(),
+            texts=list(self.texts),
+            tokens=list(self.tokens),
+            trace=list(self.trace),
+        )
+
+
+@dataclass(eq=False)
+class Run:
+    """One program's population on its way to a posterior.
+
+    ``deaths`` counts (round, source) of the particles that died, ``round`` is the present round
+    (also that of the random numbers), ``drawing`` whether texts have been extended in it,
+    ``draws`` how many `draw` statements each slot has made in
+    it, and ``phase_seconds`` and ``round_tokens`` collect what the round's record will show.
+    """
+
+    call: BoundProgram
+    settings: Settings
+    seed: int
+    random: RandomSource
+    particles: list[Particle]
+    engine: EngineInterface
+    round: int = 0
+    records: list[RoundRecord] = field(default_factory=list)
+    deaths: Counter[tuple[int, str]] = field(default_factory=Counter)
+    warned: set[Site] = field(default_factory=set)
+    drawing: bool = False
+    draws: list[int] = field(default_factory=list)
+    round_tokens: list[list[int]] = field(default_factory=list)
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    drafted_tokens: int = 0
+    scored_tokens: int = 0
+    target_passes: int = 0
+    draft_passes: int = 0
+    peak_kv_tokens: int = 0
+    unshared_kv_tokens: int = 0
+    kv_tokens_copied: int = 0
+
+    def __post_init__(self) -> None:
+        self._reset_round()
+
+    @property
+    def log_weights(self) -> NDArray[np.float64]:
+        return np.array([particle.log_weight for particle in self.particles])
+
+    @property
+    def all_dead(self) -> bool:
+        return all(particle.dead for particle in self.particles)
+
+    @property
+    def over(self) -> bool:
+        return not any(particle.running for particle in self.particles)
+
+    @property
+    def context_limit(self) -> int:
+        """The most tokens that a particle's context may hold."""
+        limit = self.engine.context_limit
+        return self.settings.max_tokens if limit is None else min(self.settings.max_tokens, limit)
+
+    def stream(self, slot: int, purpose: Purpose) -> Stream:
+        """The random numbers of a slot in the present round."""
+        return self.random.stream(self.round, slot, purpose)
+
+    def charge(self, particle: Particle, amount: float, source: str) -> None:
+        """Add to a particle's log weight; -inf kills it, NaN and +inf are errors.
+
+        Raises:
+            WeightError
+        """
+        if np.isnan(amount) or amount == np.inf:
+            raise WeightError(f"the log weight of {source} is {amount}; it must be finite or -inf")
+        particle.log_weight += amount
+        particle.charged += amount
+        if amount == -np.inf:
+            self.deaths[self.round, source] += 1
+            particle.process.close()
+            particle.generation = None
+            self.release(particle)
+
+    def release(self, particle: Particle) -> None:
+        """Free a particle's token context."""
+        if particle.row is not None:
+            self.kv_tokens_copied += particle.row.copied
+            self.engine.free(particle.row)
+            particle.row = None
+
+    def replace(self, ancestors: Sequence[int]) -> None:
+        """Let each slot descend from the ancestor it names; the first heir takes it as it is."""
+        heirs: list[Particle] = []
+        taken: set[int] = set()
+        for ancestor in ancestors:
+            particle = self.particles[ancestor]
+            heirs.append(particle.fork(self.engine) if ancestor in taken else particle)
+            taken.add(ancestor)
+        for slot, particle in enumerate(self.particles):
+            if slot not in taken:
+                particle.process.close()
+                self.release(particle)
+        self.particles = heirs
+
+    def measure(self, others: Sequence[Row] = ()) -> None:
+        """Note how much KV the population holds now, with rows that were opened beside it."""
+        rows = [p.row for p in self.particles if p.row is not None]
+        rows.extend(row for row in others if row not in rows)
+        self.peak_kv_tokens = max(self.peak_kv_tokens, self.engine.kv_tokens(rows))
+        self.unshared_kv_tokens = max(self.unshared_kv_tokens, sum(row.length for row in rows))
+
+    def close_round(self, ancestors: Sequence[int] | None, ess: float) -> None:
+        """Write the round's record and begin the next."""
+        self.records.append(
+            RoundRecord(
+                round=self.round,
+                ess=ess,
+                resampled=ancestors is not None,
+                ancestors=tuple(range(len(self.particles)) if ancestors is None else ancestors),
+                tokens=tuple(map(tuple, self.round_tokens)),
+                live=sum(particle.running for particle in self.particles),
+                seconds=self.phase_seconds,
+            )
+        )
+        self.round += 1
+        self.drawing = False
+        self._reset_round()
+
+    @property
+    def ess(self) -> float:
+        return effective_sample_size(self.log_weights)
+
+    def _reset_round(self) -> None:
+        self.draws = [0] * len(self.particles)
+        self.round_tokens = [[] for _ in self.particles]
+        self.phase_seconds = {}

@@ -1,0 +1,274 @@
+"""The result of a run: a weighted sample of the program's return value."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smcprog.inference.population import RoundRecord, TraceEntry
+from smcprog.inference.weights import effective_sample_size, log_evidence, normalised
+
+FORMAT = "smcprog.posterior/1"
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a run cost.
+
+    ``peak_kv_tokens`` counts each shared page once; ``unshared_kv_tokens`` is what N separate
+    caches would have held at their peak. ``seconds`` is of all runs that went together.
+    """
+
+    rounds: int
+    drafted_tokens: int
+    scored_tokens: int
+    target_passes: int
+    draft_passes: int
+    resamplings: int
+    peak_kv_tokens: int
+    unshared_kv_tokens: int
+    kv_tokens_copied: int
+    seconds: float
+
+    def __getitem__(self, name: str) -> float:
+        if name not in {field.name for field in fields(self)}:
+            raise KeyError(name)
+        value: float = getattr(self, name)
+        return value
+
+
+@dataclass(eq=False, repr=False)
+class Posterior:
+    """A properly weighted sample: E[exp(log_evidence) * expect(f)] = sum_x gamma(x) f(x).
+
+    Attributes:
+        values: the program's return value, per particle; None of a particle of weight zero.
+        texts: what its `gen` statements drew, joined.
+        tokens: the ids of those draws.
+        log_weights: float64[N], natural log; -inf legal.
+        roots: the slot in which each particle's lineage began.
+        truncated: whether a text of the particle was cut at its token budget.
+        rounds: a `RoundRecord` each.
+        deaths: (round, source, number) of the particles that died: weights of zero, and contexts
+            that outgrew ``max_tokens``.
+        stats: what the run cost.
+        seed: the seed that was used; ``run(..., seed=posterior.seed)`` repeats the run.
+    """
+
+    values: list[Any]
+    texts: list[str]
+    tokens: list[list[int]]
+    log_weights: NDArray[np.float64]
+    roots: list[int]
+    truncated: list[bool]
+    traces: list[list[TraceEntry]]
+    rounds: list[RoundRecord]
+    deaths: list[tuple[int, str, int]]
+    stats: Stats
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        if not self.values:
+            return "Posterior(no particles, log_evidence=-inf)"
+        return (
+            f"Posterior({len(self)} particles, log_evidence={self.log_evidence:.3f}, "
+            f"ess={self.ess:.1f}, unique_roots={self.unique_roots})"
+        )
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """Normalised weights, float64[N], summing to 1."""
+        return normalised(self.log_weights) if self.values else np.zeros(0)
+
+    @property
+    def log_evidence(self) -> float:
+        """log of the estimate of Z = sum_x gamma(x): the mean weight; -inf when all died."""
+        return log_evidence(self.log_weights)
+
+    @property
+    def ess(self) -> float:
+        """Effective sample size of the final population."""
+        return effective_sample_size(self.log_weights)
+
+    @property
+    def unique_roots(self) -> int:
+        """How many of the first particles have a descendant of positive weight. A high ESS says
+        little where this is 1."""
+        weights = self.log_weights
+        return len({r for r, w in zip(self.roots, weights, strict=True) if w > -np.inf})
+
+    @property
+    def best(self) -> Any:
+        """The value of most posterior mass, equal values pooled.
+
+        Raises:
+            ValueError: when every particle died.
+        """
+        self._need_particles("best")
+        pooled = self._pooled(lambda value: value)
+        return max(pooled, key=lambda pair: pair[1])[0]
+
+    def sample(self, n: int = 1, seed: int | None = None) -> list[Any]:
+        """n values drawn by weight, with replacement."""
+        self._need_particles("sample")
+        rng = np.random.default_rng(seed)
+        return [self.values[i] for i in rng.choice(len(self), size=n, p=self.weights)]
+
+    def expect(self, fn: Callable[[Any], Any]) -> Any:
+        """E[fn(value)], the weighted mean: a float, or an array where fn returns arrays."""
+        self._need_particles("expect")
+        terms = [
+            w * np.asarray(fn(value), dtype=np.float64)
+            for value, w in zip(self.values, self.weights, strict=True)
+            if w > 0
+        ]
+        mean = sum(terms[1:], terms[0])
+        return float(mean) if np.ndim(mean) == 0 else mean
+
+    def marginal(self, key: Any = None) -> dict[Any, float]:
+        """A dict from value to probability, largest first.
+
+        Args:
+            key: a function of the value, or a key or index into it (then an attribute of it);
+                None is the value itself. Values that cannot be hashed stand by their JSON, or
+                else their repr.
+        """
+        self._need_particles("marginal")
+        pick = key if callable(key) else (lambda value: value) if key is None else _item(key)
+        pooled = self._pooled(pick)
+        return {_hashable(value): mass for value, mass in sorted(pooled, key=lambda pair: -pair[1])}
+
+    def trace(self, i: int) -> list[TraceEntry]:
+        """The statements of particle i in order: line, statement, variable, text, log probability,
+        and what each added to the log weight."""
+        return self.traces[i]
+
+    def obituary(self) -> str:
+        """The sources of weight zero, a line each: how many died, in which round, of what."""
+        return "\n".join(f"  round {r}: {n} died of {source}" for r, source, n in self.deaths)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; infinite log weights become None.
+
+        Raises:
+            TypeError: if a value is not JSON.
+        """
+        for i, value in enumerate(self.values):
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise TypeError(
+                    f"the value of particle {i} is not JSON ({error}): {value!r:.200}. Return "
+                    "dicts, lists, strings, numbers"
+                ) from error
+        data: dict[str, Any] = {"format": FORMAT}
+        data.update({field.name: getattr(self, field.name) for field in fields(self)})
+        data["log_weights"] = [_finite(w) for w in self.log_weights.tolist()]
+        data["traces"] = [[_entry(entry) for entry in trace] for trace in self.traces]
+        data["rounds"] = [asdict(record) for record in self.rounds]
+        data["stats"] = asdict(self.stats)
+        # Derived, for those who read the file without this package.
+        data["log_evidence"] = _finite(self.log_evidence)
+        data["weights"] = self.weights.tolist()
+        return data
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the posterior as plain JSON."""
+        text = json.dumps(self.to_dict(), allow_nan=False, ensure_ascii=False)
+        Path(path).write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Posterior:
+        """Read what `save` wrote. Tuples have become lists, and `Text` has become str.
+
+        Raises:
+            ValueError: if the file is no posterior.
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path} is not JSON: {error}") from error
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise ValueError(f"{path} does not hold a posterior ({FORMAT})")
+        return cls(
+            values=data["values"],
+            texts=data["texts"],
+            tokens=data["tokens"],
+            log_weights=np.array([_infinite(w) for w in data["log_weights"]], dtype=np.float64),
+            roots=data["roots"],
+            truncated=data["truncated"],
+            traces=[
+                [TraceEntry(**{**entry, "logw": _infinite(entry["logw"])}) for entry in trace]
+                for trace in data["traces"]
+            ],
+            rounds=[
+                RoundRecord(
+                    **{
+                        **record,
+                        "ancestors": tuple(record["ancestors"]),
+                        "tokens": tuple(map(tuple, record["tokens"])),
+                    }
+                )
+                for record in data["rounds"]
+            ],
+            deaths=[(round, source, n) for round, source, n in data["deaths"]],
+            stats=Stats(**data["stats"]),
+            seed=data["seed"],
+        )
+
+    def _pooled(self, pick: Callable[[Any], Any]) -> list[tuple[Any, float]]:
+        """Values and masses, equal ones together, in order of first appearance."""
+        pooled: dict[Any, tuple[Any, float]] = {}
+        for value, weight in zip(self.values, self.weights, strict=True):
+            if weight > 0:
+                picked = pick(value)
+                key = _hashable(picked)
+                pooled[key] = (picked, pooled.get(key, (picked, 0.0))[1] + float(weight))
+        return list(pooled.values())
+
+    def _need_particles(self, what: str) -> None:
+        if not self.values:
+            raise ValueError(f"{what}: every particle died, there is no posterior")
+
+
+def _item(key: Any) -> Callable[[Any], Any]:
+    def pick(value: Any) -> Any:
+        if isinstance(value, Mapping) or (isinstance(value, Sequence) and isinstance(key, int)):
+            return value[key]
+        return getattr(value, key)
+
+    return pick
+
+
+def _hashable(value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        try:
+            return json.dumps(value, sort_keys=True, ensure_ascii=False)
+        except (TypeError, ValueError):
+            return repr(value)
+    return value
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _infinite(value: float | None) -> float:
+    return -math.inf if value is None else value
+
+
+def _entry(entry: TraceEntry) -> dict[str, Any]:
+    return {**asdict(entry), "logw": _finite(entry.logw)}

@@ -1,0 +1,282 @@
+"""`Engine.run`: from program calls to posteriors."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self, TypedDict, Unpack, overload
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from smcprog.dsl.process import Process
+from smcprog.dsl.program import BoundProgram, Program
+from smcprog.errors import DeadPopulationError
+from smcprog.inference.interface import EngineInterface
+from smcprog.inference.population import Particle, RoundRecord, Run, Settings
+from smcprog.inference.posterior import Posterior, Stats
+from smcprog.inference.randomness import Philox, RandomSource, fold
+from smcprog.inference.resampling import SCHEMES
+from smcprog.inference.smc import run_rounds
+
+
+class RunSettings(TypedDict, total=False):
+    """The settings of `Runner.run`, for its overloads."""
+
+    particles: int
+    block: int | None
+    verify: Literal["weight"]
+    ess_threshold: float
+    resampling: str
+    resample: Literal["round", "sync"]
+    draft_temperature: float | None
+    max_tokens: int
+    seed: int | None
+    on_dead: Literal["raise", "return"]
+    progress: bool | None
+
+
+class Runner:
+    """Gives a class that implements `EngineInterface` its `run`.
+
+    An engine that is an argument of a program (or an attribute of its ``self``) is not copied with
+    the other arguments.
+    """
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    @overload
+    def run(
+        self: EngineInterface, program_call: BoundProgram, **settings: Unpack[RunSettings]
+    ) -> Posterior: ...
+    @overload
+    def run(
+        self: EngineInterface,
+        program_call: list[BoundProgram],
+        **settings: Unpack[RunSettings],
+    ) -> list[Posterior]: ...
+
+    def run(
+        self: EngineInterface,
+        program_call: BoundProgram | list[BoundProgram],
+        *,
+        particles: int = 16,
+        block: int | None = None,
+        verify: Literal["weight"] = "weight",
+        ess_threshold: float = 0.5,
+        resampling: str = "systematic",
+        resample: Literal["round", "sync"] = "round",
+        draft_temperature: float | None = None,
+        max_tokens: int = 4096,
+        seed: int | None = None,
+        on_dead: Literal["raise", "return"] = "raise",
+        progress: bool | None = None,
+    ) -> Posterior | list[Posterior]:
+        """Run a program by sequential Monte Carlo, and return a properly weighted sample.
+
+        The target is gamma(x) of DESIGN section 2: E[exp(log_evidence) f] = sum_x gamma(x) f(x)
+        for the weighted mean f of any function of the program's value.
+
+        Args:
+            program_call: ``program(arguments)``, or a list of them to run together: then a list
+                of posteriors comes back, and run i is what ``seed=posterior.seed`` gives alone.
+            particles: N.
+            block: K, the tokens drafted a round. None is 4 with a draft and 0 without.
+            verify: how drafted tokens become a weighted extension; "weight" is SMC-SD.
+            ess_threshold: resample when ESS < threshold * N; 0 never, >= 1 always.
+            resampling: "systematic", "stratified", "residual" or "multinomial".
+            resample: "round" tests after each round, "sync" only where a `sync` opens and at the
+                end.
+            draft_temperature: T_d of the proposal; None is T / alpha.
+            max_tokens: bounds a particle's context, prompts included; one that outgrows it dies.
+            seed: of all random numbers; None draws one, which ``posterior.seed`` shows.
+            on_dead: "raise" a `DeadPopulationError` when every particle has weight zero, or
+                "return" an empty posterior with ``log_evidence == -inf``.
+            progress: show a bar.
+
+        Raises:
+            ValueError, TypeError: for settings out of range.
+            DeadPopulationError: after the other runs of a list are finished; it carries the
+                posteriors.
+            ProgramError, WeightError, ContextLengthError, KVPoolError, NaNLogitsError
+        """
+        several = isinstance(program_call, list)
+        calls = program_call if isinstance(program_call, list) else [program_call]
+        for call in calls:
+            check_call(call)
+        if verify != "weight":
+            raise ValueError(f'verify={verify!r}: the verification kernel here is "weight"')
+        if on_dead not in ("raise", "return"):
+            raise ValueError(f'on_dead={on_dead!r}: say "raise" or "return"')
+        settings = check_settings(
+            particles,
+            block,
+            ess_threshold,
+            resampling,
+            resample,
+            draft_temperature,
+            max_tokens,
+            self.has_draft,
+        )
+        seed = secrets.randbits(63) if seed is None else check_seed(seed)
+        seeds = [fold(seed, i) for i in range(len(calls))] if several else [seed]
+        posteriors = run_calls(
+            self, calls, settings, seeds, [Philox(seed) for seed in seeds], bool(progress)
+        )
+        dead = [i for i, posterior in enumerate(posteriors) if not posterior.values]
+        if dead and on_dead == "raise":
+            where = f" of program call {dead[0]} of the list" if several else ""
+            error = DeadPopulationError(
+                f"every particle{where} has weight zero:\n{posteriors[dead[0]].obituary()}"
+            )
+            error.posteriors = posteriors
+            raise error
+        return posteriors if several else posteriors[0]
+
+
+def run_calls(
+    engine: EngineInterface,
+    calls: Sequence[BoundProgram],
+    settings: Settings,
+    seeds: Sequence[int],
+    sources: Sequence[RandomSource],
+    progress: bool = False,
+) -> list[Posterior]:
+    """Run program calls together, each with its own source of random numbers."""
+    began = time.perf_counter()
+    runs = [
+        Run(
+            call=call,
+            settings=settings,
+            seed=seed,
+            random=source,
+            particles=[Particle(Process(call), root=slot) for slot in range(settings.particles)],
+            engine=engine,
+        )
+        for call, seed, source in zip(calls, seeds, sources, strict=True)
+    ]
+    with tqdm(disable=not progress, unit="tok", desc="smcprog") as bar:
+        run_rounds(engine, runs, bar_update(bar) if progress else None)
+    for run in runs:
+        check_deterministic(run)
+    seconds = time.perf_counter() - began
+    return [posterior_of(run, seconds) for run in runs]
+
+
+def check_deterministic(run: Run) -> None:
+    """Replay one particle, so that host code that is not deterministic fails in every run.
+
+    Raises:
+        ProgramError
+    """
+    heaviest = int(np.argmax(run.log_weights))
+    run.particles[heaviest].process.check()
+
+
+def bar_update(bar: Any) -> Callable[[Run, RoundRecord], None]:
+    """Show tokens, ESS and running particles of each round."""
+
+    def update(run: Run, record: RoundRecord) -> None:
+        bar.set_postfix(ess=f"{record.ess:.1f}", running=record.live, refresh=False)
+        bar.update(sum(map(len, record.tokens)))
+
+    return update
+
+
+def posterior_of(run: Run, seconds: float) -> Posterior:
+    """What a finished run has to show."""
+    particles = [] if run.all_dead else run.particles
+    stats = Stats(
+        rounds=len(run.records),
+        drafted_tokens=run.drafted_tokens,
+        scored_tokens=run.scored_tokens,
+        target_passes=run.target_passes,
+        draft_passes=run.draft_passes,
+        resamplings=sum(record.resampled for record in run.records),
+        peak_kv_tokens=run.peak_kv_tokens,
+        unshared_kv_tokens=run.unshared_kv_tokens,
+        kv_tokens_copied=run.kv_tokens_copied,
+        seconds=seconds,
+    )
+    return Posterior(
+        values=[None if p.dead else p.value for p in particles],
+        texts=["".join(p.texts) for p in particles],
+        tokens=[list(p.tokens) for p in particles],
+        log_weights=np.array([p.log_weight for p in particles], dtype=np.float64),
+        roots=[p.root for p in particles],
+        truncated=[p.truncated for p in particles],
+        traces=[list(p.trace) for p in particles],
+        rounds=run.records,
+        deaths=[(round, source, n) for (round, source), n in sorted(run.deaths.items())],
+        stats=stats,
+        seed=run.seed,
+    )
+
+
+def check_call(call: object) -> None:
+    """Refuse what is no program call, with the right spelling."""
+    if isinstance(call, Program):
+        raise TypeError(
+            f"run takes a program call: engine.run({call.name}(...)), with its arguments"
+        )
+    if not isinstance(call, BoundProgram):
+        raise TypeError(
+            f"run takes a call of an @smc_program, or a list of calls, not {type(call).__name__}. "
+            "Is the function decorated with @smc_program?"
+        )
+
+
+def check_seed(seed: object) -> int:
+    """The seed, where it is one."""
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**128:
+        raise ValueError(f"seed={seed!r}: a seed is an integer from 0 to 2**128 - 1")
+    return int(seed)
+
+
+def check_settings(
+    particles: int,
+    block: int | None,
+    ess_threshold: float,
+    resampling: str,
+    resample: Literal["round", "sync"],
+    draft_temperature: float | None,
+    max_tokens: int,
+    has_draft: bool,
+) -> Settings:
+    """The settings of a run, checked.
+
+    Raises:
+        ValueError: naming the setting, its value, and what it may be.
+    """
+    if block is None:
+        block = 4 if has_draft else 0
+    check_integer("particles", particles, 1)
+    check_integer("block", block, 0)
+    check_integer("max_tokens", max_tokens, 1)
+    if block and not has_draft:
+        raise ValueError(
+            f"block={block} needs a draft model: Engine(target, draft=...), or block=0 for "
+            "token-by-token SMC"
+        )
+    if not ess_threshold >= 0:
+        raise ValueError(f"ess_threshold={ess_threshold!r}: it is a fraction of N, at least 0")
+    if resampling not in SCHEMES:
+        raise ValueError(f"resampling={resampling!r}: say one of {', '.join(SCHEMES)}")
+    if resample not in ("round", "sync"):
+        raise ValueError(f'resample={resample!r}: say "round" or "sync"')
+    if draft_temperature is not None and not 0 < draft_temperature < np.inf:
+        raise ValueError(
+            f"draft_temperature={draft_temperature!r}: it must be positive, since the draft has "
+            "to cover the target"
+        )
+    return Settings(
+        particles, block, ess_threshold, resampling, resample, draft_temperature, max_tokens
+    )
+
+
+def check_integer(name: str, value: object, least: int) -> None:
+    """Refuse what is no integer of at least ``least``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name}={value!r}: it must be an integer of at least {least}")

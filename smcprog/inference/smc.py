@@ -1,0 +1,374 @@
+"""Sequential Monte Carlo speculative decoding.
+
+A round of the loop, for every particle of every run in flight that is inside a `gen`:
+
+1. **draft**: the draft model proposes K events e ~ q~, step by step, under the particle's mask;
+2. **score**: one packed pass of the target gives log p_i(e) of all of them, and draws a bonus
+   event from prod_i p_i^alpha_i over E, whose normaliser is Z;
+3. **reweight**: log w += sum (sum_i alpha_i log p_i(e) - log q~(e)) + log Z + change of log phi;
+4. **host**: texts that have ended are handed to the program, which runs on to its next `gen`;
+5. **resample**: where the effective sample size is below the threshold, particles are replaced by
+   forks of their ancestors, and every log weight becomes the log of the mean weight.
+
+So at any time the weights are proper: E[(1/N) sum_i w_i f(x_i)] = sum_x gamma(x) f(x) at the end.
+With K = 0 there is no draft, and a round is a step of token-by-token SMC with the locally optimal
+proposal. (DESIGN sections 2 and 3; Del Moral, Doucet and Jasra 2006; arXiv 2604.15672.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from smcprog.dsl.requests import LogProb, Observe, Sync
+from smcprog.errors import WeightError
+from smcprog.inference import calls, host
+from smcprog.inference.generation import Generation
+from smcprog.inference.interface import (
+    EngineInterface,
+    EventSpace,
+    Extension,
+    Query,
+    Row,
+    Scored,
+    Stream,
+)
+from smcprog.inference.population import Particle, RoundRecord, Run
+from smcprog.inference.randomness import Purpose
+from smcprog.inference.resampling import SCHEMES
+from smcprog.inference.weights import log_evidence, normalised
+from smcprog.potentials.base import TextPotential
+
+
+def run_rounds(
+    engine: EngineInterface,
+    runs: Sequence[Run],
+    on_round: Callable[[Run, RoundRecord], None] | None = None,
+) -> None:
+    """Carry runs to their end. Their populations change in place; all token contexts are freed."""
+    try:
+        with timed(runs, "host"):
+            advance(engine, runs)
+        while in_flight := [run for run in runs if not run.over]:
+            with timed(in_flight, "draft"):
+                blocks = draft(engine, in_flight)
+            with timed(in_flight, "score"):
+                scores = score(engine, in_flight, blocks)
+            with timed(in_flight, "host"):
+                reweight(engine, blocks, scores)
+                advance(engine, in_flight)
+            for run in in_flight:
+                end_round(run)
+                if on_round is not None:
+                    on_round(run, run.records[-1])
+    finally:
+        for run in runs:
+            for particle in run.particles:
+                particle.process.close()
+                run.release(particle)
+
+
+# 1. Draft
+
+
+@dataclass
+class Block:
+    """The events that one particle draws in one round before the bonus, the forced ones first."""
+
+    run: Run
+    slot: int
+    particle: Particle
+    generation: Generation
+    events: list[int] = field(default_factory=list)
+    spaces: list[EventSpace] = field(default_factory=list)
+    log_q: list[float] = field(default_factory=list)
+
+    def take(self, event: int) -> None:
+        space = self.generation.space()
+        assert space is not None
+        self.spaces.append(space)
+        self.events.append(event)
+        self.generation.push(event)
+
+    @property
+    def row(self) -> Row:
+        assert self.particle.row is not None
+        return self.particle.row
+
+    @property
+    def room(self) -> int:
+        """Tokens that the context may still take."""
+        return self.run.context_limit - self.row.length
+
+    def stream(self, purpose: Purpose) -> Stream:
+        return self.run.stream(self.slot, purpose)
+
+
+def draft(engine: EngineInterface, runs: Sequence[Run]) -> list[Block]:
+    """Extend every particle that is inside a `gen` by forced events and up to K drafted ones."""
+    blocks = [
+        Block(run, slot, particle, particle.generation)
+        for run in runs
+        for slot, particle in enumerate(run.particles)
+        if particle.running and particle.generation is not None
+    ]
+    for run in runs:
+        run.drawing = True
+    take_forced(engine, blocks)
+    drafting = [b for b in blocks if b.run.settings.block and not b.generation.ended and b.room > 0]
+    forced = [len(block.events) for block in drafting]
+
+    def spaces(k: int, drawn: Sequence[int | None]) -> list[EventSpace | None]:
+        for block, event in zip(drafting, drawn, strict=True):
+            if event is not None:
+                block.take(event)
+        return [
+            block.generation.space() if k == 0 or event is not None else None
+            for block, event in zip(drafting, drawn, strict=True)
+        ]
+
+    drafts = engine.extend([extension(block) for block in drafting], spaces) if drafting else []
+    passes: dict[Run, int] = defaultdict(int)
+    for block, drafted, before in zip(drafting, drafts, forced, strict=True):
+        for event in drafted.events[len(block.events) - before :]:  # the last is not asked for
+            block.take(event)
+        block.log_q.extend(drafted.log_q)
+        block.run.drafted_tokens += len(drafted.events)
+        passes[block.run] = max(passes[block.run], len(drafted.events))
+    for run in runs:
+        run.draft_passes += passes[run]
+    return blocks
+
+
+def take_forced(engine: EngineInterface, blocks: Sequence[Block]) -> None:
+    """Append the events that are the only ones possible: no draft, no draw; their probability is
+    charged like any other's."""
+    for block in blocks:
+        room = block.room
+        while len(block.events) < room and (event := block.generation.forced()) is not None:
+            block.take(event)
+            block.log_q.append(0.0)
+    size = engine.tokenization.vocabulary.size
+    engine.append([b.row for b in blocks], [[e for e in b.events if e < size] for b in blocks])
+
+
+def extension(block: Block) -> Extension:
+    """What the draft is asked for: K events from q~, whose default temperature makes it the
+    prefix-only proposal of least variance for prod_i p_i^alpha_i (DESIGN: section 3)."""
+    settings = block.run.settings
+    lms = block.generation.request.potential.lms
+    sharpness = sum(lm.alpha / lm.temperature for lm in lms)
+    return Extension(
+        row=block.row,
+        steps=min(settings.block, block.generation.budget, block.room),
+        temperature=lms[0].temperature,
+        draft_temperature=settings.draft_temperature or 1 / sharpness,
+        stream=block.stream("draft"),
+    )
+
+
+# 2. Score
+
+
+def score(
+    engine: EngineInterface, runs: Sequence[Run], blocks: Sequence[Block]
+) -> Sequence[Scored]:
+    """Score the blocks in one pass, and draw a bonus event for each that has not ended."""
+    queries = [
+        Query(
+            row=block.row,
+            block=block.events,
+            spaces=block.spaces,
+            lms=block.generation.request.potential.lms,
+            bonus=block.generation.space(),
+            stream=block.stream("bonus"),
+        )
+        for block in blocks
+    ]
+    for run in runs:
+        events = [len(block.events) for block in blocks if block.run is run]
+        run.scored_tokens += sum(events)
+        run.target_passes += bool(events)
+    scores = engine.score(queries) if queries else []
+    for run in runs:
+        run.measure()
+    return scores
+
+
+# 3. Reweight
+
+
+def reweight(engine: EngineInterface, blocks: Sequence[Block], scores: Sequence[Scored]) -> None:
+    """Charge blocks and bonuses, append the bonus tokens, charge the block potentials."""
+    size = engine.tokenization.vocabulary.size
+    for block, scored in zip(blocks, scores, strict=True):
+        run, particle, generation = block.run, block.particle, block.generation
+        alphas = np.array([lm.alpha for lm in generation.request.potential.lms])
+        increment = float(np.sum(alphas @ scored.log_p) - np.sum(block.log_q)) + scored.log_z
+        generation.log_p += float(scored.log_p[0].sum())
+        events = list(block.events)
+        if scored.bonus is not None:
+            events.append(scored.bonus)
+            generation.log_p += float(scored.bonus_log_p[0])
+            generation.push(scored.bonus)
+        run.round_tokens[block.slot].extend(event for event in events if event < size)
+        run.charge(particle, -np.inf if generation.dead else increment, host.source_of(particle))
+        if particle.running and scored.bonus is not None and scored.bonus < size:
+            if block.room:
+                engine.append([block.row], [[scored.bonus]])
+            else:
+                host.outgrow(run, particle)
+    charge_potentials([(b.run, b.particle) for b in blocks], "block")
+
+
+def charge_potentials(members: Sequence[tuple[Run, Particle]], stage: str) -> None:
+    """Charge new - old of the text potentials, one call for each potential.
+
+    At stage "block" those of texts that go on; at stage "end" all of texts that have ended, whose
+    last evaluation is of the text without its stop.
+    """
+    asked: dict[TextPotential, list[tuple[Run, Particle, Generation]]] = defaultdict(list)
+    for run, particle in members:
+        generation = particle.generation
+        if generation is None or generation.ended != (stage == "end"):
+            continue
+        for potential in generation.request.potential.texts:
+            if stage == "end" or potential.stage == "block":
+                asked[potential].append((run, particle, generation))
+    for potential, group in asked.items():
+        texts = [generation.readable for _, _, generation in group]
+        values = np.asarray(potential.log_potential(texts, stage == "end"), dtype=np.float64)
+        if values.shape != (len(texts),):
+            raise WeightError(
+                f"{potential!r} returned an array of shape {values.shape} for {len(texts)} texts; "
+                "it must return one log weight for each"
+            )
+        for (run, particle, generation), text, value in zip(group, texts, values, strict=True):
+            if particle.running:
+                old = generation.log_phi.get(potential, 0.0)
+                generation.log_phi[potential] = float(value)
+                run.charge(particle, float(value) - old, f"{potential!r} of {text!r}")
+
+
+# 4. Host code
+
+
+def advance(engine: EngineInterface, runs: Sequence[Run]) -> None:
+    """Run host code until every particle draws text, waits at a `sync`, has finished or is dead."""
+    while True:
+        for run in runs:
+            for slot, particle in enumerate(run.particles):
+                host.advance(run, slot, particle)
+        if not (
+            complete_texts(runs)
+            or any([calls.answer(run) for run in runs])
+            or answer_scores(engine, runs)
+            or any([open_sync(run) for run in runs])
+        ):
+            return
+
+
+def complete_texts(runs: Sequence[Run]) -> bool:
+    """Hand the texts that have ended to their programs."""
+    members = [
+        (run, particle)
+        for run in runs
+        for particle in run.particles
+        if particle.running and particle.generation is not None and particle.generation.ended
+    ]
+    charge_potentials(members, "end")
+    for run, particle in members:
+        if particle.running:
+            host.complete_gen(run, particle)
+    return bool(members)
+
+
+def answer_scores(engine: EngineInterface, runs: Sequence[Run]) -> bool:
+    """Answer every `observe` and `logprob` that waits, by one scoring pass."""
+    opened: list[Row] = []
+    try:
+        asked = [
+            (run, particle, host.queries(run, particle, opened))
+            for run in runs
+            for particle in run.particles
+            if isinstance(particle.request, Observe | LogProb)
+        ]
+        flat = [query for _, _, queries in asked for query in queries]
+        scores = iter(engine.score(flat) if flat else [])
+        for run in {run for run, _, _ in asked}:
+            rows = [query.row for r, _, queries in asked if r is run for query in queries]
+            run.target_passes += bool(rows)
+            run.measure(rows)
+        for run, particle, queries in asked:
+            host.answer_scored(run, particle, [next(scores) for _ in queries])
+    finally:
+        for row in opened:
+            engine.free(row)
+    return bool(asked)
+
+
+def open_sync(run: Run) -> bool:
+    """Open a `sync` where every running particle waits at one: the resampling test is made, in a
+    record of its own."""
+    if run.over or not all(isinstance(p.request, Sync) for p in run.particles if p.running):
+        return False
+    resample(run)
+    for particle in run.particles:
+        if isinstance(particle.request, Sync):
+            particle.answer(None)
+    return True
+
+
+# 5. Resample
+
+
+def end_round(run: Run) -> None:
+    """Make the resampling test where it is due, and close the round.
+
+    Not while a particle waits at a `sync`. With ``resample="round"`` after every round that leaves
+    a particle running: to resample a finished population could only add variance. With
+    ``resample="sync"`` at the end. Where a `sync` opened, it has closed the round already.
+    """
+    at_syncs = run.settings.resample == "sync"
+    waiting = any(isinstance(particle.request, Sync) for particle in run.particles)
+    if at_syncs and run.over:
+        resample(run)
+    elif run.drawing:
+        if at_syncs or run.over or waiting:
+            run.close_round(None, run.ess)
+        else:
+            resample(run)
+
+
+def resample(run: Run) -> None:
+    """Test the effective sample size; where it is low, replace the population by forks of
+    ancestors drawn by weight, all of the mean weight. Closes the round."""
+    began = time.perf_counter()
+    settings, ess, n = run.settings, run.ess, len(run.particles)
+    low = settings.ess_threshold >= 1 or ess < settings.ess_threshold * n
+    ancestors = None
+    if low and not run.all_dead:
+        log_mean = log_evidence(run.log_weights)
+        uniforms = run.stream(0, "resample").uniform
+        weights = normalised(run.log_weights)
+        ancestors = SCHEMES[settings.resampling](weights, uniforms).tolist()
+        run.replace(ancestors)
+        for particle in run.particles:
+            particle.log_weight = log_mean
+    run.phase_seconds["resample"] = time.perf_counter() - began
+    run.close_round(ancestors, ess)
+
+
+@contextmanager
+def timed(runs: Sequence[Run], phase: str) -> Iterator[None]:
+    """Add the time of a phase to the present round of all runs in flight."""
+    began = time.perf_counter()
+    yield
+    seconds = time.perf_counter() - began
+    for run in runs:
+        run.phase_seconds[phase] = run.phase_seconds.get(phase, 0.0) + seconds

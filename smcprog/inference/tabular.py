@@ -1,0 +1,280 @@
+"""An engine in NumPy whose models are functions from a context to a table of probabilities.
+
+It implements the same interface as the device backend, exactly (float64), so that the loop can be
+tested against enumeration, and taught.
+
+    >>> engine = TabularEngine(["a", "b"], lambda context: [0.5, 0.25, 0.25])  # a, b, <eos>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from smcprog.dsl.text import Special
+from smcprog.errors import ModelError, NaNLogitsError, VocabularyError
+from smcprog.inference.interface import (
+    Drafted,
+    EventSpace,
+    Extension,
+    Query,
+    Row,
+    Scored,
+    Spaces,
+)
+from smcprog.inference.run import Runner
+from smcprog.inference.weights import logsumexp
+from smcprog.potentials.base import LM
+from smcprog.vocabulary import Vocabulary, unpack
+
+Model = Callable[[tuple[int, ...]], ArrayLike]
+"""Next-token probabilities, float64[V], of a context of token ids."""
+
+LogP = NDArray[np.float64]
+
+
+class TabularTokenization:
+    """Greedy, byte-exact; contexts may be empty."""
+
+    start_ids: tuple[int, ...] = ()
+    empty_context_ids: tuple[int, ...] = ()
+
+    def __init__(self, vocabulary: Vocabulary, specials: Mapping[str, int]) -> None:
+        self.vocabulary = vocabulary
+        self._specials = dict(specials)
+
+    def encode(self, parts: Sequence[str], at_start: bool) -> list[int]:
+        ids: list[int] = []
+        for is_special, group in groupby(parts, lambda part: isinstance(part, Special)):
+            if is_special:
+                ids.extend(self._special(name) for name in group)
+            else:
+                ids.extend(self.encode_bytes("".join(group).encode()))
+        return ids
+
+    def _special(self, name: str) -> int:
+        if name not in self._specials:
+            raise VocabularyError(
+                f"no special token {str(name)!r}; there are {sorted(self._specials)}"
+            )
+        return self._specials[name]
+
+    def encode_bytes(self, data: bytes) -> list[int]:
+        return self.vocabulary.encode(data)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None,
+        template_kwargs: Mapping[str, Any],
+    ) -> list[str]:
+        raise ModelError("a tabular engine has no chat template: use prompt()")
+
+
+@dataclass(eq=False)
+class TabularRow:
+    """A token context."""
+
+    tokens: list[int] = field(default_factory=list)
+    copied: int = 0
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+
+class TabularEngine(Runner):
+    """Models given as tables, in place of networks.
+
+    Args:
+        tokens: the ordinary tokens, ids 0, 1, ...
+        target: next-token probabilities of a context, over ``tokens``, then ``eos``, then
+            ``control``. They are normalised here.
+        draft: the same for the draft. Everything it gives probability zero is never proposed, so
+            it must cover the target. None for no draft.
+        eos: names of the end tokens.
+        control: names of further special tokens.
+        context_limit: the longest context, tokens.
+    """
+
+    has_draft: bool
+
+    def __init__(
+        self,
+        tokens: Sequence[str | bytes],
+        target: Model,
+        draft: Model | None = None,
+        *,
+        eos: Sequence[str] = ("<eos>",),
+        control: Sequence[str] = (),
+        context_limit: int | None = None,
+    ) -> None:
+        ordinary = [t.encode() if isinstance(t, str) else t for t in tokens]
+        names = [*eos, *control]
+        ids = range(len(ordinary), len(ordinary) + len(names))
+        vocabulary = Vocabulary([*ordinary, *(b"" for _ in names)], ids[: len(eos)], ids)
+        self.tokenization = TabularTokenization(vocabulary, dict(zip(names, ids, strict=True)))
+        self.has_draft = draft is not None
+        self.context_limit = context_limit
+        self._models: dict[str, Model] = {
+            "target": target,
+            **({} if draft is None else {"draft": draft}),
+        }
+        # Particles come to the same contexts again and again.
+        self._tables = lru_cache(maxsize=1 << 16)(self._log_p)
+        self._rows: set[Row] = set()
+
+    # Rows
+
+    def open(self, token_ids: Sequence[int]) -> TabularRow:
+        row = TabularRow(list(token_ids))
+        self._rows.add(row)
+        return row
+
+    def fork(self, row: Row) -> TabularRow:
+        return self.open(_tokens(row))
+
+    def free(self, row: Row) -> None:
+        self._rows.remove(row)
+
+    def truncate(self, row: Row, length: int) -> None:
+        del _tokens(row)[length:]
+
+    def append(self, rows: Sequence[Row], tokens: Sequence[Sequence[int]]) -> None:
+        for row, ids in zip(rows, tokens, strict=True):
+            _tokens(row).extend(ids)
+
+    def kv_tokens(self, rows: Sequence[Row]) -> int:
+        return len({tuple(_tokens(row)[: i + 1]) for row in rows for i in range(row.length)})
+
+    # Models
+
+    def extend(self, extensions: Sequence[Extension], spaces: Spaces) -> list[Drafted]:
+        drafted = [Drafted([], []) for _ in extensions]
+        last: list[int | None] = [None] * len(extensions)
+        for k in range(max((e.steps for e in extensions), default=0)):
+            step = spaces(k, last)
+            last = [None] * len(extensions)
+            for i, (extension, space) in enumerate(zip(extensions, step, strict=True)):
+                if space is None or k >= extension.steps:
+                    continue
+                event, log_q = self._propose(extension, space, k)
+                if event is None:
+                    continue
+                last[i] = event
+                drafted[i].events.append(event)
+                drafted[i].log_q.append(log_q)
+                if event < self.tokenization.vocabulary.size:
+                    _tokens(extension.row).append(event)
+        return drafted
+
+    def _propose(
+        self, extension: Extension, space: EventSpace, counter: int
+    ) -> tuple[int | None, float]:
+        context = tuple(_tokens(extension.row))
+        log_q = self._tables("draft", context, LM(temperature=extension.temperature))
+        log_e = self._collapse(log_q, space) * (extension.temperature / extension.draft_temperature)
+        total = logsumexp(log_e)
+        if total == -np.inf:
+            return None, 0.0
+        event = extension.stream.choose(counter, np.exp(log_e - total))
+        return event, float(log_e[event] - total)
+
+    def score(self, queries: Sequence[Query]) -> list[Scored]:
+        return [self._score(query) for query in queries]
+
+    def _score(self, query: Query) -> Scored:
+        row = query.row
+        size = self.tokenization.vocabulary.size
+        drawn = sum(event < size for event in query.block)
+        start = row.length - drawn
+        log_p = np.empty((len(query.lms), len(query.block)))
+        for t, event in enumerate(query.block):
+            context = tuple(_tokens(row)[: start + t])
+            for i, lm in enumerate(query.lms):
+                table = self._tables("target", context, lm)
+                if event < size:
+                    log_p[i, t] = table[event]
+                else:
+                    assert query.spaces is not None
+                    log_p[i, t] = self._collapse(table, query.spaces[t])[event]
+        if query.bonus is None:
+            return Scored(log_p, None, np.zeros(len(query.lms)), 0.0)
+        tables = self.event_log_p(row, query.bonus, query.lms)
+        log_pi = self.power(tables, query.lms)
+        log_z = logsumexp(log_pi)
+        if log_z == -np.inf:
+            return Scored(log_p, None, np.zeros(len(query.lms)), log_z)
+        assert query.stream is not None
+        bonus = query.stream.choose(0, np.exp(log_pi - log_z))
+        return Scored(log_p, bonus, tables[:, bonus], log_z)
+
+    def event_log_p(self, row: Row, space: EventSpace, lms: Sequence[LM]) -> LogP:
+        """log p_i(e) of every event after a row, float64[len(lms), V + 2]."""
+        context = tuple(_tokens(row))
+        return np.stack([self._collapse(self._tables("target", context, lm), space) for lm in lms])
+
+    @staticmethod
+    def power(log_p: LogP, lms: Sequence[LM]) -> LogP:
+        """log prod_i p_i^alpha_i, float64[V + 2]; -inf where any factor is 0."""
+        impossible = np.isneginf(log_p).any(axis=0)
+        alphas = np.array([lm.alpha for lm in lms])
+        return np.where(impossible, -np.inf, alphas @ np.where(impossible, 0.0, log_p))
+
+    def _log_p(self, name: Literal["target", "draft"], context: tuple[int, ...], lm: LM) -> LogP:
+        """log p of the next token in a variant of a model, float64[V]; see `variant`."""
+        model = self._models[name]
+        assert model is not None
+        p = np.asarray(model(context), dtype=np.float64)
+        if p.shape != (self.tokenization.vocabulary.size,):
+            raise ModelError(
+                f"the table of context {context} has shape {p.shape}; it needs one probability for "
+                f"each of the {self.tokenization.vocabulary.size} tokens, end and control tokens "
+                "included"
+            )
+        if not np.all(p >= 0) or not 0 < p.sum() < np.inf:
+            raise NaNLogitsError(f"the table of context {context} is no distribution: {p}")
+        with np.errstate(divide="ignore"):
+            return variant(np.log(p / p.sum()), lm)
+
+    def _collapse(self, log_p: LogP, space: EventSpace) -> LogP:
+        """log p over events, float64[V + 2]: masked tokens, EOS, LEAVE."""
+        vocabulary = self.tokenization.vocabulary
+        allowed = unpack(space.mask, vocabulary.size)
+        events = np.full(vocabulary.size + 2, -np.inf)
+        events[: vocabulary.size][allowed] = log_p[allowed]
+        eos = np.zeros(vocabulary.size, dtype=bool)
+        if space.eos:
+            eos[list(vocabulary.eos_ids)] = True
+            events[vocabulary.size] = logsumexp(log_p[eos])
+        if space.leave:
+            events[vocabulary.size + 1] = logsumexp(log_p[~allowed & ~eos])
+        return events
+
+
+def _tokens(row: Row) -> list[int]:
+    assert isinstance(row, TabularRow)
+    return row.tokens
+
+
+def variant(log_p: LogP, lm: LM) -> LogP:
+    """The locally normalised variant of a next-token distribution: temperature, top_k, top_p.
+
+    Ties are broken by the lower id; the nucleus is the smallest set of mass >= top_p.
+    """
+    log_p = log_p / lm.temperature
+    log_p = log_p - logsumexp(log_p)
+    if lm.top_k is None and lm.top_p == 1.0:
+        return log_p
+    order = np.argsort(-log_p, kind="stable")[: lm.top_k]
+    p = np.exp(log_p[order] - logsumexp(log_p[order]))
+    order = order[np.cumsum(p) - p < lm.top_p]
+    kept = np.full_like(log_p, -np.inf)
+    kept[order] = log_p[order] - logsumexp(log_p[order])
+    return kept

@@ -1,0 +1,245 @@
+"""The whole loop on real models: DESIGN section 6, tests 1, 3 and 6, and what sharing saves.
+
+The truth about a tiny random model comes from a table of its plain forward pass, enumerated.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from smcprog import (
+    EOS,
+    ContextLengthError,
+    Engine,
+    KVPoolError,
+    NaNLogitsError,
+    TabularEngine,
+    choice,
+    factor,
+    gen,
+    lm,
+    logprob,
+    observe,
+    prompt,
+    regex,
+    smc_program,
+    special,
+)
+from smcprog.inference.exact import enumerate_traces
+from tests.gpu import tiny
+
+R, TOGETHER = 2000, 100
+
+
+def tiny_engine(seeds=(0, 1), dtype=torch.float32, family="llama"):
+    tokenizer = tiny.tokenizer()
+    models = [tiny.causal_lm(family, seed=seed).to(dtype) for seed in seeds]
+    for model in models:
+        model.generation_config.eos_token_id = [0, 1]  # both special tokens: no mass is masked
+    return Engine(*((model, tokenizer) for model in models), dtype=dtype)
+
+
+def table_of(engine, model):
+    """The same target as a tabular engine: its plain forward pass, one context at a time."""
+    vocabulary = engine.tokenization.vocabulary
+    known = {}
+
+    def table(context):
+        if context not in known:
+            logits = tiny.dense_logits(model, list(context))[-1].double()
+            known[context] = torch.softmax(logits, dim=-1).numpy()
+        return known[context]
+
+    twin = TabularEngine(vocabulary.tokens, table)
+    twin.tokenization = engine.tokenization
+    return twin
+
+
+@smc_program
+def story(alpha):
+    prompt("the cat")
+    word = gen(lm**alpha, choice(" sat", " and", " on"))
+    factor(0.4 * (word == " on"))
+    prompt(" the")
+    more = gen(lm**alpha, regex("[at]+"), max_tokens=2)
+    return word + more
+
+
+@smc_program
+def watched(alpha):
+    prompt("one")
+    first = gen(lm.at(temperature=0.7) ** alpha, regex("a|t"), stop=EOS, max_tokens=3)
+    p = observe(" two", lm**0.5)
+    factor(0.1 * p + 0.1 * logprob(first, given="three"))
+    return str(first)
+
+
+@pytest.mark.parametrize(
+    ("program", "block"), [(story, 0), (story, 3), (watched, 2)], ids=lambda x: str(x)[:12]
+)
+def test_monte_carlo(program, block):
+    # |z| < 5 over R = 2,000 fixed seeds, as in tests/inference/test_monte_carlo.py.
+    engine = tiny_engine()
+    truth = enumerate_traces(program(2.0), table_of(engine, tiny.causal_lm("llama", seed=0)))
+    values = list(truth.marginal())[:3]
+    products = np.zeros((R, 1 + len(values)))
+    for start in range(0, R, TOGETHER):
+        posteriors = engine.run(
+            [program(2.0)] * TOGETHER, particles=4, block=block, seed=start, on_dead="return"
+        )
+        for i, posterior in enumerate(posteriors, start):
+            evidence = np.exp(posterior.log_evidence)
+            marginal = posterior.marginal() if posterior.values else {}
+            products[i] = [evidence, *(evidence * marginal.get(v, 0.0) for v in values)]
+    expected = [truth.evidence, *(truth.total(lambda v, x=x: float(v == x)) for x in values)]
+    z = (products.mean(axis=0) - expected) / (products.std(axis=0, ddof=1) / np.sqrt(R))
+    assert np.all(np.abs(z) < 5), z
+
+
+@smc_program
+def free():
+    prompt("the cat sat")
+    return gen(max_tokens=12)
+
+
+@smc_program
+def letters():
+    prompt("the cat sat")
+    return gen(regex("[a-z ]*"), max_tokens=30)
+
+
+@pytest.mark.filterwarnings("ignore:.*the constraint accepts everywhere")
+@pytest.mark.parametrize("block", [0, 1, 4])
+def test_no_weight_moves_where_draft_is_target(block):
+    engine = tiny_engine(seeds=(0, 0))
+    posterior = engine.run(free(), particles=8, block=block, seed=0)
+    np.testing.assert_allclose(posterior.log_weights, 0.0, atol=1e-4)
+    posterior = engine.run(letters(), particles=8, block=block, seed=0, ess_threshold=0.0)
+    whole = [not cut for cut in posterior.truncated]
+    assert any(whole)
+    np.testing.assert_allclose(posterior.log_weights[whole], 0.0, atol=1e-4)
+
+
+@smc_program
+def given_texts(texts):
+    prompt("one two")
+    return [observe(text) for text in texts]
+
+
+OTHERS = [
+    story(1.0),
+    story(2.0),
+    watched(0.5),
+    free(),
+    letters(),
+    given_texts([" three", " dog"]),
+    story(0.5),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*the constraint accepts everywhere")
+def test_a_run_alone_and_among_seven_others_in_float64():
+    engine = tiny_engine(dtype=torch.float64)
+    for call in (story(4.0), free(), watched(2.0)):
+        settings = {"particles": 4, "block": 3, "ess_threshold": 0.9}
+        among = engine.run([call, *OTHERS], seed=3, **settings)[0]
+        alone = engine.run(call, seed=among.seed, **settings)
+        assert alone.values == among.values
+        assert alone.tokens == among.tokens
+        assert [r.ancestors for r in alone.rounds] == [r.ancestors for r in among.rounds]
+        np.testing.assert_allclose(alone.log_weights, among.log_weights, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:.*the constraint accepts everywhere")
+def test_weights_of_given_texts_alone_and_among_others_in_float32():
+    engine = tiny_engine()
+    call = given_texts([" the cat", " sat on", " the mat"])
+    among = engine.run([*OTHERS, call], particles=2, seed=0)[-1]
+    alone = engine.run(call, particles=2, seed=0)
+    np.testing.assert_allclose(alone.log_weights, among.log_weights, atol=1e-4)
+
+
+def test_particles_share_what_they_have_in_common():
+    @smc_program
+    def long():
+        prompt("q" * 256)
+        return gen(stop=(), max_tokens=64)
+
+    tokenizer = tiny.tokenizer()
+    model = tiny.causal_lm("llama", seed=0, max_position_embeddings=512)
+    engine = Engine((model, tokenizer), (model, tokenizer))
+    posterior = engine.run(long(), particles=8, seed=0, ess_threshold=0.0)
+    stats = posterior.stats
+    assert stats.unshared_kv_tokens == pytest.approx(8 * (256 + 64), rel=0.02)
+    assert stats.peak_kv_tokens < 0.35 * stats.unshared_kv_tokens
+
+
+def test_a_pool_that_is_too_small_says_what_would_do_and_stays_usable():
+    tokenizer = tiny.tokenizer()
+    models = [tiny.causal_lm("llama", seed=seed) for seed in (0, 1)]
+    engine = Engine(*((model, tokenizer) for model in models), kv_tokens=96)
+
+    @smc_program
+    def long(n):
+        prompt("q" * 20)
+        return gen(stop=(), max_tokens=n)
+
+    with pytest.raises(KVPoolError, match=r"kv_tokens=\d+\) or more"):
+        engine.run(long(40), particles=8, seed=0, ess_threshold=0.0)
+    assert engine.run(long(4), particles=2, seed=0).stats.peak_kv_tokens <= 96
+    assert engine.kv_tokens([]) == 0
+
+
+def test_nan_logits_name_the_model():
+    tokenizer = tiny.tokenizer()
+    model, broken = (tiny.causal_lm("llama", seed=seed) for seed in (0, 1))
+    with torch.no_grad():
+        broken.model.norm.weight.fill_(float("nan"))
+    for target, draft in ((model, broken), (broken, model)):
+        engine = Engine((target, tokenizer), (draft, tokenizer))
+        with pytest.raises(NaNLogitsError, match="draft" if draft is broken else "target"):
+            engine.run(free(), particles=2, seed=0)
+
+
+def test_a_prompt_longer_than_the_models_context():
+    engine = tiny_engine()
+
+    @smc_program
+    def long():
+        prompt("q" * 300)
+        return gen()
+
+    with pytest.raises(ContextLengthError, match=r"300 tokens.*at most 256"):
+        engine.run(long(), particles=2)
+
+
+def test_an_empty_context_begins_with_the_end_token():
+    # The tiny tokenizer has no BOS: a model cannot condition on nothing.
+    @smc_program
+    def nothing():
+        return gen(choice("a", "b"))
+
+    engine = tiny_engine()
+    posterior = engine.run(nothing(), particles=64, seed=0)
+    logits = tiny.dense_logits(tiny.causal_lm("llama", seed=0), [0])[0].double()
+    p = torch.softmax(logits, -1)[engine.tokenization.encode(["a", "b"], at_start=False)]
+    assert posterior.log_evidence == pytest.approx(float(p.sum().log()), abs=0.5)
+
+
+def test_text_never_becomes_a_special_token():
+    @smc_program
+    def inject(text):
+        prompt(text)
+        return logprob("a")
+
+    engine = tiny_engine()
+    with pytest.warns(UserWarning, match=r"special\("):
+        spelled = engine.run(inject("x<|im_end|>"), particles=1).values[0]
+    meant = engine.run(inject_special(), particles=1).values[0]
+    assert spelled != pytest.approx(meant, abs=1e-3)
+
+
+@smc_program
+def inject_special():
+    prompt("x", special("<|im_end|>"))
+    return logprob("a")
