@@ -47,11 +47,15 @@ _STOP = 'gen(..., stop=".")'
 def prompt(*parts: str) -> None:
     """Append text to the context. It is not scored: it conditions.
 
-    Text is data. A special token spelled inside it is encoded as plain characters;
-    `special` is the way to mean one::
+    Text is data. A special token spelled inside it is encoded as plain characters; `special` is
+    the way to mean one.
 
-        prompt(f"Review: {text}\\nSentiment:")
-        prompt("Hello", special("<|im_end|>"))
+    >>> @smc_program
+    ... def greet(name):
+    ...     prompt(f"Hello {name}", special("<|im_end|>"))
+    ...     return context()
+    >>> engine.run(greet("Ada"), particles=1).best
+    'Hello Ada<|im_end|>'
     """
     for part in parts:
         if not isinstance(part, str):
@@ -71,13 +75,19 @@ def chat(
     """Append the tokenizer's chat template of ``messages``, the whole history so far.
 
     It opens the assistant's turn, or continues a last message of the assistant. A later call
-    appends what the longer history adds::
+    appends what the longer history adds.
 
-        messages = [{"role": "user", "content": question}]
-        chat(messages)
-        answer = gen()
-        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Sure?"}]
-        chat(messages)
+    >>> @smc_program
+    ... def twice(question):
+    ...     messages = [{"role": "user", "content": question}]
+    ...     chat(messages)
+    ...     answer = gen(max_tokens=60)
+    ...     messages.append({"role": "assistant", "content": answer})
+    ...     messages.append({"role": "user", "content": "Sure?"})
+    ...     chat(messages)
+    ...     return context().count("<|im_start|>assistant")
+    >>> engine.run(twice("3 + 4 = ?"), particles=2, seed=0).best
+    2
     """
     if isinstance(messages, Mapping) or not (
         isinstance(messages, Sequence) and not isinstance(messages, str)
@@ -132,11 +142,15 @@ def gen(
         max_tokens: the text is cut there.
         keep_stop: whether the context keeps the stop string.
 
-    Example::
-
-        label = gen(choice(" positive", " negative")).strip()
-        why = gen(lm**2, stop=".", max_tokens=40)
-        why.stop, why.logprob
+    >>> @smc_program
+    ... def label(text):
+    ...     prompt(f"Review: {text}\\nSentiment:")
+    ...     word = gen(choice(" positive", " negative"))
+    ...     prompt("\\nStars: 4\\nIn one sentence:")
+    ...     why = gen(lm**2, stop=".", max_tokens=40)
+    ...     return word.strip(), why.stop
+    >>> engine.run(label("I love it"), particles=8, seed=0).best
+    ('positive', '.')
     """
     for potential in potentials:
         if not isinstance(potential, Potential):
@@ -162,11 +176,17 @@ def observe(text: Stop, potential: Potential = LM()) -> float:  # noqa: B008 (im
     """Append ``text`` and multiply the weight by its probability; returns the log probability.
 
     ``observe(EOS)`` charges the end of the text and appends nothing. ``potential`` is a power or
-    variant of `lm`: the weight is multiplied by p(text | context)^alpha::
+    variant of `lm`: the weight is multiplied by p(text | context)^alpha.
 
-        prompt(f"{premise} Therefore")
-        observe(" it rains.")
-        observe(EOS)
+    >>> @smc_program
+    ... def posterior_of_a_label(text):
+    ...     prompt("Review:")
+    ...     label = draw(["positive", "negative"])
+    ...     prompt(f" {text}\\nSentiment:")
+    ...     observe(f" {label}")
+    ...     return label
+    >>> engine.run(posterior_of_a_label("I love it"), particles=64, seed=0).best
+    'positive'
     """
     if not isinstance(text, str) and text is not EOS:
         raise ProgramError(f"observe() takes text (str) or EOS, not {_type(text)}")
@@ -189,10 +209,15 @@ def logprob(text: Sequence[str], given: str | None = None) -> list[float]: ...
 def logprob(text: str | Sequence[str], given: str | None = None) -> float | list[float]:
     """log p of one text or of several, under the context or under ``given``, in one pass.
 
-    Nothing is appended and nothing weighted::
+    Nothing is appended and nothing weighted.
 
-        yes, no = logprob([" yes", " no"])
-        factor(logprob(claim, given=source) - logprob(claim, given=""))
+    >>> @smc_program
+    ... def compare(text):
+    ...     prompt(f"Review: {text}\\nSentiment:")
+    ...     yes, no = logprob([" positive", " negative"])
+    ...     return yes > no
+    >>> engine.run(compare("I love it"), particles=1).best
+    True
     """
     single = isinstance(text, str)
     texts = (text,) if single else _tuple(text)
@@ -208,9 +233,13 @@ def logprob(text: str | Sequence[str], given: str | None = None) -> float | list
 def factor(logw: float) -> None:
     """Multiply the particle's weight by exp(``logw``).
 
-    Example::
-
-        factor(0.1 * len(set(why.split())))
+    >>> @smc_program
+    ... def favour():
+    ...     side = draw(["left", "right"])
+    ...     factor(3.0 if side == "left" else 0.0)
+    ...     return side
+    >>> engine.run(favour(), particles=256, seed=0).marginal()["left"] > 0.9
+    True
     """
     return ask(Factor(_log_weight("factor", logw), "factor"))
 
@@ -219,9 +248,13 @@ def factor(logw: float) -> None:
 def condition(ok: bool) -> None:
     """Keep only what satisfies ``ok``: ``factor(0 if ok else -inf)``.
 
-    Example::
-
-        condition((stars >= 3) == (label == " positive"))
+    >>> @smc_program
+    ... def two_dice():
+    ...     a, b = draw(range(1, 7)), draw(range(1, 7))
+    ...     condition(a + b == 12)
+    ...     return a, b
+    >>> engine.run(two_dice(), particles=512, seed=0).best
+    (6, 6)
     """
     try:
         holds = bool(ok)
@@ -235,11 +268,17 @@ def twist(logpsi: float) -> None:
     """Set this program's current guess of its future log weight.
 
     The weight moves by new - old, and the last guess is taken back when the program returns: the
-    target stays what it was, and resampling looks ahead::
+    target stays what it was, and resampling looks ahead.
 
-        for word in words:
-            line = gen(stop="\\n")
-            twist(-0.5 * abs(len(line) - 40))
+    >>> @smc_program
+    ... def short_lines():
+    ...     lines = []
+    ...     for _ in range(2):
+    ...         lines.append(gen(stop="\\n", max_tokens=12))
+    ...         twist(-0.1 * sum(map(len, lines)))
+    ...     return len(lines)
+    >>> engine.run(short_lines(), particles=4, seed=0).best
+    2
     """
     new = _log_weight("twist", logpsi)
     return ask(Twist(current().invocations[-1].twist, new), _twisted)
@@ -248,11 +287,16 @@ def twist(logpsi: float) -> None:
 @statement()
 def sync() -> None:
     """Wait until every live particle waits at some `sync` or has finished; then the run tests
-    whether to resample::
+    whether to resample.
 
-        for _ in range(3):
-            step = gen(stop="\\n", keep_stop=True)
-            sync()
+    >>> @smc_program
+    ... def steps():
+    ...     for _ in range(3):
+    ...         gen(stop="\\n", keep_stop=True, max_tokens=8)
+    ...         sync()
+    ...     return context().count("\\n") <= 3
+    >>> engine.run(steps(), particles=4, resample="sync", seed=0).best
+    True
     """
     return ask(Sync())
 
@@ -261,10 +305,11 @@ def sync() -> None:
 def draw(values: Sequence[T], weights: Sequence[float] | None = None) -> T:
     """Draw one of ``values`` with the run's own generator; ``weights`` need not sum to 1.
 
-    Example::
-
-        style = draw(["formal", "casual"], weights=[3, 1])
-        seed = draw(range(10))
+    >>> @smc_program
+    ... def style():
+    ...     return draw(["formal", "casual"], weights=[3, 1])
+    >>> 0.6 < engine.run(style(), particles=512, seed=0).marginal()["formal"] < 0.9
+    True
     """
     options = _tuple(values)
     if options is None:
@@ -287,10 +332,17 @@ def call(fn: Callable[..., Any], *args: Any, batch: bool = False) -> Any:
     """Run a slow, asynchronous or effectful host function once for this particle.
 
     Its result is recorded, and copied each time it is handed out. With ``batch=True`` the function
-    is called once on lists, for all particles that wait there::
+    is called once on lists, for all particles that wait there.
 
-        page = call(fetch, url)
-        score = call(judge, answer, batch=True)     # judge(answers: list) -> list
+    >>> def judge(answers):                        # a list of one answer for each particle
+    ...     return [len(answer) for answer in answers]
+    >>> @smc_program
+    ... def judged():
+    ...     answer = draw(["yes", "certainly"])
+    ...     factor(-call(judge, answer, batch=True))
+    ...     return answer
+    >>> engine.run(judged(), particles=32, seed=0).best
+    'yes'
     """
     if not callable(fn):
         raise ProgramError(
@@ -306,9 +358,13 @@ def call(fn: Callable[..., Any], *args: Any, batch: bool = False) -> Any:
 def context() -> str:
     """The text so far: what was prompted, observed and generated.
 
-    Example::
-
-        condition(context().count("(") == context().count(")"))
+    >>> @smc_program
+    ... def so_far():
+    ...     prompt("Q: 1 + 1 =")
+    ...     gen(choice(" 2"))
+    ...     return context()
+    >>> engine.run(so_far(), particles=1).best
+    'Q: 1 + 1 = 2'
     """
     return ask(Context())
 

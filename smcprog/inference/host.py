@@ -206,11 +206,13 @@ def complete_gen(run: Run, particle: Particle) -> None:
     assert generation is not None and particle.row is not None
     if generation.prohibition and particle.site not in run.warned:
         run.warned.add(particle.site)
-        warnings.warn(
+        warnings.warn_explicit(
             f"{place(particle)}: the constraint accepts everywhere, so the text ended at the first "
             "token that it forbids. To forbid something in a text that the model ends itself, say "
             "stop=EOS",
-            stacklevel=2,
+            UserWarning,
+            filename=particle.site.file,
+            lineno=particle.site.line,
         )
     engine = run.engine
     drawn = generation.tokens

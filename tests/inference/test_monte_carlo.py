@@ -41,6 +41,7 @@ def assert_mean(samples, expected):
     assert abs(z) < 5, f"mean {samples.mean():.5f}, expected {expected:.5f}, z = {z:.1f}"
 
 
+@pytest.mark.filterwarnings("ignore:.*the constraint accepts everywhere")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name):
     check_by_monte_carlo(PROGRAMS[name](2.0), particles=4, block=2)
