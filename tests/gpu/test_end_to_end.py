@@ -243,3 +243,18 @@ def test_text_never_becomes_a_special_token():
 def inject_special():
     prompt("x", special("<|im_end|>"))
     return logprob("a")
+
+
+def test_bfloat16_scores_as_the_plain_forward_pass_does():
+    engine = tiny_engine(dtype=torch.bfloat16)
+    text = " the cat sat on the mat"
+    value = engine.run(given_texts([text]), particles=2, block=4, seed=0).values[0][0]
+    ids = engine.tokenization.encode(["one two"], at_start=True)
+    more = engine.tokenization.encode([text], at_start=False)
+    model = tiny.causal_lm("llama", seed=0).to(torch.bfloat16)
+    log_p = torch.log_softmax(tiny.dense_logits(model, ids + more).float(), dim=-1)
+    expected = [float(log_p[len(ids) - 1 + i, token]) for i, token in enumerate(more)]
+    # bfloat16 keeps 8 bits: logits of about 8 are known to 1/32.
+    assert value == pytest.approx(sum(expected), abs=0.1 * len(more))
+    posterior = engine.run(free(), particles=8, seed=0)
+    assert np.isfinite(posterior.log_evidence)
