@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import json
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,18 +43,32 @@ def main(argv: Sequence[str] | None = None) -> int:
             run(console, options)
     except UsageError as error:
         return complain(error, 2)
-    except (SmcprogError, ValueError, OSError) as error:
-        if options.debug:
-            raise
-        return complain(error, 1)
     except KeyboardInterrupt:
         return complain("interrupted", 130)
+    except Exception as error:
+        if options.debug:
+            raise
+        if isinstance(error, SmcprogError | ValueError | OSError):
+            return complain(error, 1)
+        return complain(own_frames(error, Path(options.program.rpartition(":")[0])), 1)
     return 0
+
+
+def own_frames(error: Exception, file: Path) -> str:
+    """An error of the user's code, with the frames that lie in the user's file."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).resolve() == file.resolve()
+    ]
+    lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
+    return f"an error in {file}\n{''.join(lines)}(--debug shows the whole traceback)"
 
 
 def complain(error: object, code: int) -> int:
     """Print an error without its traceback."""
-    Console(stderr=True).print(f"[bold red]smcprog:[/] {escape(str(error))}", highlight=False)
+    message = f"[bold red]smcprog:[/] {escape(str(error))}"
+    Console(stderr=True).print(message, highlight=False, soft_wrap=True)
     return code
 
 
@@ -88,10 +103,19 @@ def parser() -> argparse.ArgumentParser:
             command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
             command.add_argument("--dtype", default="auto", help="auto, float32, bfloat16")
             command.add_argument("--json", type=Path, metavar="PATH", help="save the posterior")
-        command.add_argument("--particles", type=int, default=16, metavar="N")
-        command.add_argument("--block", type=int, metavar="K", help="tokens drafted a round")
-        command.add_argument("--seed", type=int, default=0 if name == "demo" else None)
+        particles = 128 if name == "demo" else 16
+        command.add_argument(
+            "--particles", type=int, default=particles, metavar="N", help=f"default {particles}"
+        )
+        command.add_argument(
+            "--block", type=int, metavar="K", help="tokens drafted a round (default 4 with a draft)"
+        )
+        command.add_argument(
+            "--seed", type=int, default=0 if name == "demo" else None, help="of all random numbers"
+        )
         command.add_argument("--debug", action="store_true", help="show tracebacks")
+        if name == "demo":
+            command.set_defaults(program="smcprog.demo:review")
     return root
 
 
@@ -117,10 +141,14 @@ def run(console: Console, options: argparse.Namespace) -> None:
         raise UsageError("--draft needs --target: a draft proposes for one target")
     engine = Engine(options.target, options.draft, device=options.device, dtype=options.dtype)
     posterior = execute(engine, call, options, progress=sys.stderr.isatty())
+    if options.json is not None:
+        try:
+            posterior.save(options.json)
+        except TypeError as error:
+            raise UsageError(f"--json: {error}") from error
     show(console, posterior)
     if options.json is not None:
-        posterior.save(options.json)
-        console.print(f"saved to {escape(str(options.json))}", highlight=False)
+        console.print(f"saved to {escape(str(options.json))}", highlight=False, soft_wrap=True)
 
 
 def execute(
@@ -184,7 +212,7 @@ def bind(program: Program[Any], arguments: Sequence[str]) -> BoundProgram:
     try:
         return program(**values)
     except TypeError as error:
-        raise UsageError(f"{program.name}{inspect.signature(program)}: {error}") from error
+        raise UsageError(f"{error}; give its arguments as --arg NAME=VALUE") from error
 
 
 def read_value(text: str) -> Any:
@@ -197,23 +225,14 @@ def read_value(text: str) -> Any:
 
 def show(console: Console, posterior: Posterior) -> None:
     """Print the weighted values, equal ones pooled, and how the run went."""
-    if not isinstance(posterior.values[0], dict):
-        table = Table("probability", "value")
-        for value, mass in posterior.marginal().items():
-            table.add_row(f"{mass:.3f}", escape(str(value)))
-    else:
-        keys = list(posterior.values[0])
-        table = Table("probability", *map(str, keys))
-        for value, mass in pooled(posterior):
-            table.add_row(f"{mass:.3f}", *(escape(str(value.get(key, ""))) for key in keys))
-    console.print(table)
+    console.print(value_table(posterior))
     stats = posterior.stats
     drawn = sum(len(tokens) for record in posterior.rounds for tokens in record.tokens)
     console.print(
         f"[bold]log evidence[/] {posterior.log_evidence:.3f}   "
         f"[bold]ESS[/] {posterior.ess:.1f} of {len(posterior)}   "
         f"[bold]unique roots[/] {posterior.unique_roots}   "
-        f"[bold]rounds[/] {stats.rounds}, resampled {stats.resamplings} times\n"
+        f"[bold]rounds[/] {stats.rounds}, {stats.resamplings} resampled\n"
         f"[bold]speed[/] {drawn} tokens in {stats.seconds:.2f} s "
         f"({drawn / stats.seconds:.0f} tokens/s), {stats.target_passes} target passes   "
         f"[bold]KV[/] {stats.peak_kv_tokens} tokens at the peak, unshared "
@@ -221,14 +240,32 @@ def show(console: Console, posterior: Posterior) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    for round, source, number in posterior.deaths:
-        console.print(f"round {round}: {number} died of {escape(source)}", highlight=False)
-    cut = sum(posterior.truncated)
-    if cut:
-        console.print(f"{cut} of {len(posterior)} particles were cut at max_tokens")
+    notes = [f"round {d.round}: {d.number} died of {d.source}" for d in posterior.deaths]
+    if 4 * posterior.unique_roots < len(posterior):
+        notes.append(
+            f"the population descends from {posterior.unique_roots} of its first {len(posterior)} "
+            "particles, so these probabilities are rough: take more particles, or a smaller block"
+        )
+    if any(posterior.truncated):
+        notes.append(f"{sum(posterior.truncated)} of {len(posterior)} were cut at max_tokens")
+    for note in notes:
+        console.print(escape(note), highlight=False, soft_wrap=True)
 
 
-def pooled(posterior: Posterior) -> list[tuple[Any, float]]:
-    """Values that are dicts, equal ones together, by probability."""
-    by_text: dict[str, Any] = {repr(value): value for value in posterior.values}
-    return [(by_text[text], mass) for text, mass in posterior.marginal(repr).items()]
+def value_table(posterior: Posterior) -> Table:
+    """Values and probabilities, largest first; dicts have a column for each key."""
+    pooled: dict[str, tuple[Any, float]] = {}
+    for value, weight in zip(posterior.values, posterior.weights.tolist(), strict=True):
+        if weight > 0:
+            pooled[repr(value)] = (value, pooled.get(repr(value), (value, 0.0))[1] + weight)
+    rows = sorted(pooled.values(), key=lambda row: -row[1])
+    if not all(isinstance(value, dict) for value, _ in rows):
+        table = Table("probability", "value")
+        for value, mass in rows:
+            table.add_row(f"{mass:.3f}", escape(str(value)))
+        return table
+    keys = list(dict.fromkeys(key for value, _ in rows for key in value))
+    table = Table("probability", *map(str, keys))
+    for value, mass in rows:
+        table.add_row(f"{mass:.3f}", *(escape(str(value.get(key, ""))) for key in keys))
+    return table

@@ -57,7 +57,8 @@ class Vocabulary:
         return ids
 
     @cached_property
-    def _longest(self) -> int:
+    def longest(self) -> int:
+        """Bytes of the longest token."""
         return max((len(token) for token in self.tokens), default=0)
 
     def decode(self, ids: Iterable[int]) -> bytes:
@@ -73,7 +74,7 @@ class Vocabulary:
         ids: list[int] = []
         at = 0
         while at < len(data):
-            for length in range(min(self._longest, len(data) - at), 0, -1):
+            for length in range(min(self.longest, len(data) - at), 0, -1):
                 token = self._ids_by_bytes.get(data[at : at + length])
                 if token is not None:
                     ids.append(token)

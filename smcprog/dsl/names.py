@@ -68,14 +68,14 @@ class Names:
         return getattr(builtins, name, UNKNOWN)
 
     def expression(self, node: ast.expr) -> Any:
-        """The object of a name, or of a chain of attributes through modules and classes."""
+        """The object of a name, or of a chain of attributes, none of which is computed."""
         if isinstance(node, ast.Name):
             return self.name(node.id)
         if isinstance(node, ast.Attribute):
             owner = self.expression(node.value)
             if isinstance(owner, types.ModuleType):
                 return vars(owner).get(node.attr, UNKNOWN)
-            if isinstance(owner, type):
+            if owner is not UNKNOWN:
                 return unwrapped(inspect.getattr_static(owner, node.attr, UNKNOWN))
         return UNKNOWN
 

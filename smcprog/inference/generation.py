@@ -73,7 +73,7 @@ class Generation:
         tokens: the drawn token ids.
         data: their bytes.
         ended: no further event can be drawn.
-        dead: the text has weight zero (a constraint that can no longer be met).
+        dead: the text has weight zero, and ``death`` says why.
         truncated: the text was cut at its token budget although it could have gone on.
         stop: what ended it, as `Text.stop`.
         log_p: log probability of the drawn events under the first LM factor.
@@ -86,7 +86,8 @@ class Generation:
         self.rule = StopRule.of(request)
         self.tokens: list[int] = []
         self.data = b""
-        self.ended = self.dead = self.truncated = self.prohibition = False
+        self.ended = self.truncated = self.prohibition = False
+        self.death = ""
         self.stop: Stop | None = None
         self.log_p = 0.0
         self.log_phi: dict[TextPotential, float] = {}
@@ -99,6 +100,11 @@ class Generation:
         self._acceptance = Acceptance(constraints) if constraints and strings else None
         self._accepted_everywhere = True
         self._settle()
+
+    @property
+    def dead(self) -> bool:
+        """Whether the text has weight zero."""
+        return bool(self.death)
 
     @property
     def text(self) -> bytes:
@@ -164,7 +170,7 @@ class Generation:
             elif all(matcher.advance(event) for matcher in self._matchers):
                 self._settle()
             else:
-                self._die()
+                self._die("the constraint forbids the token")
 
     def fork(self) -> Generation:
         """An independent copy."""
@@ -199,11 +205,11 @@ class Generation:
         elif self.budget == 0:
             self.truncated = not complete
             if self.constrained and not accepting:
-                self._die()
+                self._die(f"cut at max_tokens={self.request.max_tokens} before it was complete")
             else:
                 self._end(None)
         elif not (some or self._space.eos or self._space.leave):
-            self._die()
+            self._die("no token can follow")
 
     def _mask(self) -> Bits:
         if not self._matchers:
@@ -230,5 +236,6 @@ class Generation:
         self.stop = stop
         self._text_end = text_end
 
-    def _die(self) -> None:
-        self.ended = self.dead = True
+    def _die(self, death: str) -> None:
+        self.ended = True
+        self.death = death

@@ -26,13 +26,17 @@ from smcprog.dsl.requests import (
     Sync,
     Twist,
 )
-from smcprog.dsl.text import Special, Text
+from smcprog.dsl.text import EOS, Special, Text
 from smcprog.errors import ContextLengthError, ProgramError
 from smcprog.inference import calls
 from smcprog.inference.generation import Generation
 from smcprog.inference.interface import EngineInterface, EventSpace, Query, Row, Scored, eos_event
 from smcprog.inference.population import Particle, Run
 from smcprog.potentials.base import LM
+
+# A text that the model ends before it begins leaves the context as it was: a loop that asks again
+# would hardly ever end.
+SILENT_LIMIT = 100
 
 
 def advance(run: Run, slot: int, particle: Particle) -> None:
@@ -43,12 +47,12 @@ def advance(run: Run, slot: int, particle: Particle) -> None:
         request = particle.request
         match request:
             case Prompt():
-                append_parts(particle, request.parts)
-                particle.answer(None, text="".join(request.parts))
+                if append_parts(run, particle, request.parts):
+                    particle.answer(None, text="".join(request.parts))
             case Chat():
                 parts = chat_difference(run.engine, particle, request)
-                append_parts(particle, parts)
-                particle.answer(None, text="".join(parts))
+                if append_parts(run, particle, parts):
+                    particle.answer(None, text="".join(parts))
             case Context():
                 particle.answer("".join(particle.context))
             case Factor(logw, source):
@@ -95,13 +99,22 @@ def charge_statement(
 # Context
 
 
-def append_parts(particle: Particle, parts: Iterable[str]) -> None:
-    """Append text to the context; it is encoded when a model has to read it, so that the text of
-    several prompts in a row is encoded as one."""
+def append_parts(run: Run, particle: Particle, parts: Iterable[str]) -> bool:
+    """Append text to the context. False where it killed the particle.
+
+    The text is encoded when a model has to read it, so that several prompts in a row are encoded
+    as one; or when it is so long that it cannot fit, lest a program that prompts for ever does.
+    """
     for part in parts:
         if part:
             particle.unsent.append(part)
+            particle.unsent_bytes += len(part.encode(errors="replace"))
             particle.context.append(part)
+            particle.silent = 0
+    longest = run.engine.tokenization.vocabulary.longest
+    if particle.unsent_bytes > run.settings.max_tokens * longest:
+        return flush(run, particle)
+    return True
 
 
 def flush(run: Run, particle: Particle) -> bool:
@@ -113,6 +126,7 @@ def flush(run: Run, particle: Particle) -> bool:
     else:
         ids = tokenization.encode(particle.unsent, at_start=False)
     particle.unsent.clear()
+    particle.unsent_bytes = 0
     if not room(run, particle, ids):
         return False
     if row is None:
@@ -223,7 +237,17 @@ def complete_gen(run: Run, particle: Particle) -> None:
         return
     if ids:
         engine.append([particle.row], [ids])
-    particle.context.append(generation.kept.decode(errors="replace"))
+    if generation.kept:
+        particle.context.append(generation.kept.decode(errors="replace"))
+    particle.silent = particle.silent + 1 if generation.stop is EOS and not generation.kept else 0
+    if particle.silent == SILENT_LIMIT:
+        run.charge(
+            particle,
+            -np.inf,
+            f"{SILENT_LIMIT} texts in a row that the model ended (EOS) before they began, in "
+            f"{place(particle)}; leave the loop where the text's stop is EOS",
+        )
+        return
     particle.tokens.extend(drawn)
     particle.truncated = particle.truncated or generation.truncated
     particle.generation = None
@@ -254,10 +278,11 @@ def place(particle: Particle) -> str:
 
 def source_of(particle: Particle) -> str:
     """The name under which the death of a particle in a `gen` is counted."""
-    request = particle.request
-    assert isinstance(request, Gen)
-    names = " * ".join(map(repr, request.potential.factors)) or "lm"
-    return f"{names} in {place(particle)}"
+    generation = particle.generation
+    assert generation is not None
+    names = " * ".join(map(repr, generation.request.potential.factors)) or "lm"
+    why = f" ({generation.death})" if generation.dead else ""
+    return f"{names} in {place(particle)}{why}"
 
 
 # Statements that a scoring pass answers
@@ -311,6 +336,7 @@ def answer_scored(run: Run, particle: Particle, scores: Sequence[Scored]) -> Non
         text = request.text if isinstance(request.text, str) else None
         if text:
             particle.context.append(text)
+            particle.silent = 0
         amount = float(alphas @ scored.log_p.sum(axis=1))
         charge_statement(run, particle, amount, "observe", logprob, text, logprob)
     elif isinstance(request, LogProb):

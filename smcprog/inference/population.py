@@ -5,10 +5,9 @@ State is what the next round needs; what a person wants to see of a round is its
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +48,15 @@ class TraceEntry:
     logw: float
 
 
+class Death(NamedTuple):
+    """What particles died of in a round, how many, and the end of the context of one of them."""
+
+    round: int
+    source: str
+    number: int
+    example: str
+
+
 @dataclass(frozen=True)
 class RoundRecord:
     """What one round did (or the opening of a `sync`, which draws no tokens).
@@ -81,13 +89,14 @@ class Particle:
         root: the slot where its lineage began.
         log_weight: float; -inf is dead, for good.
         row: its token context at the engine; None before the first token and after the end.
-        unsent: context parts that are not yet encoded.
+        unsent: context parts that are not yet encoded, ``unsent_bytes`` long together.
         context: all context parts; `Special` ones are special tokens.
         chat_start: where in ``context``, as characters, the chat template began.
         generation: the `gen` in progress.
         charged: what the present statement has added to the log weight so far.
         texts, tokens: what its `gen` statements drew.
         truncated: whether any of them was cut at its token budget.
+        silent: how many of them, since the context last grew, were ended by EOS without text.
         trace: its statements so far.
     """
 
@@ -96,6 +105,7 @@ class Particle:
     log_weight: float = 0.0
     row: Row | None = None
     unsent: list[str] = field(default_factory=list)
+    unsent_bytes: int = 0
     context: list[str] = field(default_factory=list)
     chat_start: int | None = None
     generation: Generation | None = None
@@ -103,6 +113,7 @@ class Particle:
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     truncated: bool = False
+    silent: int = 0
     trace: list[TraceEntry] = field(default_factory=list)
     finished: bool = False
     value: Any = None
@@ -174,7 +185,7 @@ class Particle:
 class Run:
     """One program's population on its way to a posterior.
 
-    ``deaths`` counts (round, source) of the particles that died, ``round`` is the present round
+    ``deaths`` holds those of each (round, source), ``round`` is the present round
     (also that of the random numbers), ``drawing`` whether texts have been extended in it,
     ``draws`` how many `draw` statements each slot has made in
     it, and ``phase_seconds`` and ``round_tokens`` collect what the round's record will show.
@@ -188,7 +199,7 @@ class Run:
     engine: EngineInterface
     round: int = 0
     records: list[RoundRecord] = field(default_factory=list)
-    deaths: Counter[tuple[int, str]] = field(default_factory=Counter)
+    deaths: dict[tuple[int, str], Death] = field(default_factory=dict)
     warned: set[Site] = field(default_factory=set)
     drawing: bool = False
     draws: list[int] = field(default_factory=list)
@@ -238,10 +249,16 @@ class Run:
         particle.log_weight += amount
         particle.charged += amount
         if amount == -np.inf:
-            self.deaths[self.round, source] += 1
+            self._bury(particle, source)
             particle.process.close()
             particle.generation = None
             self.release(particle)
+
+    def _bury(self, particle: Particle, source: str) -> None:
+        drawn = "" if particle.generation is None else particle.generation.readable
+        example = ("".join(particle.context) + drawn)[-60:]
+        known = self.deaths.get((self.round, source), Death(self.round, source, 0, example))
+        self.deaths[self.round, source] = known._replace(number=known.number + 1)
 
     def release(self, particle: Particle) -> None:
         """Free a particle's token context."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smcprog.inference.population import RoundRecord, TraceEntry
+from smcprog.inference.population import Death, RoundRecord, TraceEntry
 from smcprog.inference.weights import effective_sample_size, log_evidence, normalised
 
 FORMAT = "smcprog.posterior/1"
@@ -57,8 +57,8 @@ class Posterior:
         roots: the slot in which each particle's lineage began.
         truncated: whether a text of the particle was cut at its token budget.
         rounds: a `RoundRecord` each.
-        deaths: (round, source, number) of the particles that died: weights of zero, and contexts
-            that outgrew ``max_tokens``.
+        deaths: what particles died of: a `Death` (round, source, number, example) for each round
+            and source. Contexts that outgrew ``max_tokens`` are among them.
         stats: what the run cost.
         seed: the seed that was used; ``run(..., seed=posterior.seed)`` repeats the run.
     """
@@ -71,7 +71,7 @@ class Posterior:
     truncated: list[bool]
     traces: list[list[TraceEntry]]
     rounds: list[RoundRecord]
-    deaths: list[tuple[int, str, int]]
+    deaths: list[Death]
     stats: Stats
     seed: int
 
@@ -125,9 +125,13 @@ class Posterior:
         rng = np.random.default_rng(seed)
         return [self.values[i] for i in rng.choice(len(self), size=n, p=self.weights)]
 
-    def expect(self, fn: Callable[[Any], Any]) -> Any:
-        """E[fn(value)], the weighted mean: a float, or an array where fn returns arrays."""
+    def expect(self, fn: Any) -> Any:
+        """E[fn(value)], the weighted mean: a float, or an array where fn returns arrays.
+
+        ``fn`` may also be a key or index into the value, as in `marginal`.
+        """
         self._need_particles("expect")
+        fn = _picker(fn)
         terms = [
             w * np.asarray(fn(value), dtype=np.float64)
             for value, w in zip(self.values, self.weights, strict=True)
@@ -145,8 +149,7 @@ class Posterior:
                 else their repr.
         """
         self._need_particles("marginal")
-        pick = key if callable(key) else (lambda value: value) if key is None else _item(key)
-        pooled = self._pooled(pick)
+        pooled = self._pooled(_picker(key))
         return {_hashable(value): mass for value, mass in sorted(pooled, key=lambda pair: -pair[1])}
 
     def trace(self, i: int) -> list[TraceEntry]:
@@ -156,7 +159,10 @@ class Posterior:
 
     def obituary(self) -> str:
         """The sources of weight zero, a line each: how many died, in which round, of what."""
-        return "\n".join(f"  round {r}: {n} died of {source}" for r, source, n in self.deaths)
+        return "\n".join(
+            f"  round {d.round}: {d.number} died of {d.source}, one after {d.example!r}"
+            for d in self.deaths
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; infinite log weights become None.
@@ -222,7 +228,7 @@ class Posterior:
                 )
                 for record in data["rounds"]
             ],
-            deaths=[(round, source, n) for round, source, n in data["deaths"]],
+            deaths=[Death(*death) for death in data["deaths"]],
             stats=Stats(**data["stats"]),
             seed=data["seed"],
         )
@@ -242,8 +248,15 @@ class Posterior:
             raise ValueError(f"{what}: every particle died, there is no posterior")
 
 
-def _item(key: Any) -> Callable[[Any], Any]:
+def _picker(key: Any) -> Callable[[Any], Any]:
+    """A function of the value from a function, a key or index, or None for the value itself."""
+    if callable(key):
+        fn: Callable[[Any], Any] = key
+        return fn
+
     def pick(value: Any) -> Any:
+        if key is None:
+            return value
         if isinstance(value, Mapping) or (isinstance(value, Sequence) and isinstance(key, int)):
             return value[key]
         return getattr(value, key)

@@ -54,13 +54,13 @@ class Runner:
     @overload
     def run(
         self: EngineInterface,
-        program_call: list[BoundProgram],
+        program_call: Sequence[BoundProgram],
         **settings: Unpack[RunSettings],
     ) -> list[Posterior]: ...
 
     def run(
         self: EngineInterface,
-        program_call: BoundProgram | list[BoundProgram],
+        program_call: BoundProgram | Sequence[BoundProgram],
         *,
         particles: int = 16,
         block: int | None = None,
@@ -81,7 +81,8 @@ class Runner:
 
         Args:
             program_call: ``program(arguments)``, or a list of them to run together: then a list
-                of posteriors comes back, and run i is what ``seed=posterior.seed`` gives alone.
+                of posteriors comes back, and run i is what ``seed=posterior.seed`` gives alone (up
+                to the rounding of the models' passes).
             particles: N.
             block: K, the tokens drafted a round. None is 4 with a draft and 0 without.
             verify: how drafted tokens become a weighted extension; "weight" is SMC-SD.
@@ -90,11 +91,12 @@ class Runner:
             resample: "round" tests after each round, "sync" only where a `sync` opens and at the
                 end.
             draft_temperature: T_d of the proposal; None is T / alpha.
-            max_tokens: bounds a particle's context, prompts included; one that outgrows it dies.
+            max_tokens: bounds a particle's context, prompts included; one that outgrows it dies
+                (when a model next has to read it), and ``posterior.deaths`` says so.
             seed: of all random numbers; None draws one, which ``posterior.seed`` shows.
             on_dead: "raise" a `DeadPopulationError` when every particle has weight zero, or
                 "return" an empty posterior with ``log_evidence == -inf``.
-            progress: show a bar.
+            progress: show a bar; None is False.
 
         Raises:
             ValueError, TypeError: for settings out of range.
@@ -102,8 +104,10 @@ class Runner:
                 posteriors.
             ProgramError, WeightError, ContextLengthError, KVPoolError, NaNLogitsError
         """
-        several = isinstance(program_call, list)
-        calls = program_call if isinstance(program_call, list) else [program_call]
+        several = isinstance(program_call, list | tuple)
+        calls: list[Any] = [program_call]
+        if isinstance(program_call, list | tuple):
+            calls = list(program_call)
         for call in calls:
             check_call(call)
         if verify != "weight":
@@ -209,7 +213,7 @@ def posterior_of(run: Run, seconds: float) -> Posterior:
         truncated=[p.truncated for p in particles],
         traces=[list(p.trace) for p in particles],
         rounds=run.records,
-        deaths=[(round, source, n) for (round, source), n in sorted(run.deaths.items())],
+        deaths=[death for _, death in sorted(run.deaths.items())],
         stats=stats,
         seed=run.seed,
     )

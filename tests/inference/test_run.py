@@ -78,7 +78,7 @@ def test_a_dead_population_says_what_killed_it():
     posterior = engine.run(doomed(), particles=5, seed=0, on_dead="return")
     assert posterior.log_evidence == -np.inf
     assert (posterior.values, posterior.ess, len(posterior.weights)) == ([], 0.0, 0)
-    assert sum(n for _, _, n in posterior.deaths) == 5
+    assert sum(death.number for death in posterior.deaths) == 5
     with pytest.raises(ValueError, match="every particle died"):
         _ = posterior.best
 
@@ -125,7 +125,7 @@ def test_a_text_that_outgrows_its_context_dies_and_is_counted():
     posterior = tables.engine().run(long(), particles=16, max_tokens=10, ess_threshold=0.0, seed=0)
     dead = sum(value is None for value in posterior.values)
     assert 0 < dead < 16
-    ((_, source, count),) = posterior.deaths
+    ((_, source, count, _),) = posterior.deaths
     assert count == dead
     assert "max_tokens" in source
 

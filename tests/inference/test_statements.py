@@ -138,7 +138,7 @@ def test_weights_of_factor_and_condition():
     assert 0 < sum(alive) < 64
     np.testing.assert_array_equal(posterior.log_weights == 0.5, alive)
     assert [value for value in posterior.values if value is not True] == [None] * (64 - sum(alive))
-    ((round_number, source, died),) = posterior.deaths
+    ((round_number, source, died, _),) = posterior.deaths
     assert (round_number, died) == (0, 64 - sum(alive))
     assert "condition(kept)" in source
 
