@@ -43,7 +43,7 @@ class Block:
     children: tuple[Planned | Block, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """A program's plan: a tree of blocks and statements. ``print(plan)`` shows it."""
 
@@ -71,6 +71,8 @@ class Plan:
 
     def __str__(self) -> str:
         return self.explain()
+
+    __repr__ = __str__
 
 
 def _statements(children: Sequence[Planned | Block]) -> Iterator[Planned]:

@@ -158,7 +158,7 @@ def smc_program(function: classmethod[Any, P, T]) -> classmethod[Any, P, Any]: .
 def smc_program(function: staticmethod[P, T]) -> staticmethod[P, Any]: ...  # type: ignore[overload-overlap]
 @overload
 def smc_program(function: Callable[P, Any]) -> Program[P]: ...
-def smc_program(function: Any) -> Any:
+def smc_program(function: Any = None) -> Any:
     """Compile a function to a program::
 
         @smc_program
@@ -174,6 +174,8 @@ def smc_program(function: Any) -> Any:
     Raises:
         ProgramError: for what cannot be compiled, with file, line, caret and remedy.
     """
+    if function is None:
+        raise ProgramError("write @smc_program without parentheses: it takes no settings")
     frame = sys._getframe(1)
     if isinstance(function, Program):
         return function

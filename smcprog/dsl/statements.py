@@ -311,7 +311,7 @@ def draw(values: Sequence[T], weights: Sequence[float] | None = None) -> T:
     >>> 0.6 < engine.run(style(), particles=512, seed=0).marginal()["formal"] < 0.9
     True
     """
-    options = _tuple(values)
+    options = values if isinstance(values, range) else _tuple(values)
     if options is None:
         raise ProgramError(
             f"draw() takes a sequence of values, not {_type(values)}\n"
@@ -378,7 +378,8 @@ def _first(_: Ask, answer: list[float]) -> float:
 
 def _drawn(asked: Ask, answer: int) -> Any:
     assert isinstance(asked.request, Draw)
-    return asked.request.values[answer]
+    # The list of values may be the host's own, shared by all particles.
+    return copied(asked.request.values[answer])
 
 
 def _twisted(asked: Ask, _: None) -> None:
@@ -454,6 +455,8 @@ def _stops(stop: Any) -> tuple[Stop, ...]:
                 f"gen(stop=...) takes a string, EOS, LEAVE, or a tuple of them, not {_type(one)}\n"
                 f'  Write instead: stop=".", or stop=(".", "!")'
             )
+        if not one.isprintable() and any("\ud800" <= c <= "\udfff" for c in one):
+            raise ProgramError(f"gen(stop=...) was given {one!r}, which is no Unicode text")
         if not one:
             raise ProgramError(
                 "gen(stop=...) was given an empty string, which would stop before it begins\n"

@@ -38,7 +38,8 @@ class Text(str):
         stop: what ended it: the stop string, `EOS`, `LEAVE`, or None when it was cut at
             ``max_tokens`` (or nothing could follow).
         logprob: log probability of its drawn events, the stop included, under the target LM
-            (nats; the exponent alpha is not applied).
+            (nats; the exponent alpha is not applied), or under the first ``lm.at`` of a `gen`
+            that has no plain `lm`.
         tokens: the drawn token ids, before any roll-back.
     """
 

@@ -113,6 +113,10 @@ class Engine(Runner):
             for model in self._models:
                 model.store.fix(pages)
 
+    def __repr__(self) -> str:
+        """The models, and where they are."""
+        return f"Engine({', '.join(map(repr, self._models))})"
+
     @property
     def tokenization(self) -> Tokenization:
         """How text becomes tokens and back."""

@@ -42,20 +42,26 @@ def load(source: ModelSource, device: str | torch.device, dtype: str | torch.dty
     Raises:
         ModelError: if it cannot be loaded; the cause is kept.
     """
-    if isinstance(source, tuple):
+    if isinstance(source, tuple) and len(source) == 2:
         model, tokenizer = source
         if device != "auto":
-            model = model.to(device)
+            model = _moved(model, device)
         if dtype != "auto":
             model = model.to(_dtype(dtype))
         return Loaded(model, tokenizer)
     # Imported here: it takes seconds, which `import smcprog` must not.
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(
+            f"a model is a folder, a hub name, or a (model, tokenizer) pair, not "
+            f"{type(source).__name__}: Engine((model, tokenizer)), or "
+            "Engine((target, tokenizer), (draft, tokenizer))"
+        )
     where = _located(source)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if dtype == "auto" and torch.device(device).type == "cpu":
+    if dtype == "auto" and _device(device).type == "cpu":
         dtype = torch.float32
     _from_pretrained(AutoConfig, "configuration", where)
     tokenizer = _from_pretrained(AutoTokenizer, "tokenizer", where)
@@ -74,7 +80,7 @@ def load(source: ModelSource, device: str | torch.device, dtype: str | torch.dty
             f"the checkpoint {where!r} lacks {len(missing)} weights of its model, the first of "
             f"them {missing[0]!r}: is it complete, and is it a causal language model?"
         )
-    return Loaded(model.to(device), tokenizer)
+    return Loaded(_moved(model, device), tokenizer)
 
 
 def end_ids(loaded: Loaded) -> tuple[int, ...]:
@@ -128,6 +134,22 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise ValueError(f"dtype={dtype!r} is no floating-point type; try 'auto' or 'bfloat16'")
     return found
+
+
+def _device(device: str | torch.device) -> torch.device:
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise ModelError(f"device={device!r} is no device: say 'auto', 'cpu' or 'cuda'") from error
+
+
+def _moved(model: Any, device: str | torch.device) -> Any:
+    try:
+        return model.to(device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        raise ModelError(
+            f"device={str(device)!r} cannot be used here: {error}. Say 'auto', 'cpu' or 'cuda'"
+        ) from error
 
 
 def _located(source: str | os.PathLike[str]) -> str:

@@ -74,6 +74,10 @@ class CausalLM:
             self._self_check()
         self.store = self._new_store(probe)
 
+    def __repr__(self) -> str:
+        model = self._model
+        return f"{self.name}={type(model).__name__} in {model.dtype} on {self.device}"
+
     def run(self, pool: PagePool, feeds: Sequence[Feed]) -> Iterator[Tensor]:
         """Feed rows and yield logits [n, vocabulary_size], in blocks, in the order of ``feeds``.
 

@@ -150,7 +150,7 @@ def step(engine: TabularEngine, run: Run, branches: Branches) -> None:
         run.charge(particle, -np.inf, source)
         return
     event = branches.pick(options)
-    generation.log_p += float(log_p[0, event])
+    generation.log_p += float(log_p[generation.reported, event])
     generation.push(event)
     run.charge(particle, -np.inf if generation.dead else float(log_pi[event]), source)
     if particle.running and event < engine.tokenization.vocabulary.size:

@@ -15,7 +15,7 @@ import numpy as np
 from smcprog.dsl.requests import Gen
 from smcprog.dsl.text import EOS, LEAVE, Stop
 from smcprog.inference.interface import EventSpace, eos_event, leave_event
-from smcprog.potentials.base import Constraint, Matcher, TextPotential
+from smcprog.potentials.base import LM, Constraint, Matcher
 from smcprog.vocabulary import BYTES, Bits, Vocabulary
 
 
@@ -76,8 +76,9 @@ class Generation:
         dead: the text has weight zero, and ``death`` says why.
         truncated: the text was cut at its token budget although it could have gone on.
         stop: what ended it, as `Text.stop`.
-        log_p: log probability of the drawn events under the first LM factor.
-        log_phi: the text potentials' last values, as charged so far.
+        log_p: log probability of the drawn events under the ``reported`` LM factor: `lm` itself
+            where it takes part, else the first variant.
+        log_phi: the text potentials' last values, as charged so far, by their place in the product.
         prohibition: the constraint was left by a draw, and accepted everywhere on the way.
     """
 
@@ -90,7 +91,9 @@ class Generation:
         self.death = ""
         self.stop: Stop | None = None
         self.log_p = 0.0
-        self.log_phi: dict[TextPotential, float] = {}
+        self.log_phi: dict[int, float] = {}
+        lms = request.potential.lms
+        self.reported = next((i for i, lm in enumerate(lms) if lm == LM(lm.alpha)), 0)
         self._vocabulary = vocabulary
         self._text_end: int | None = None
         constraints = request.potential.constraints

@@ -54,13 +54,13 @@ def advance(run: Run, slot: int, particle: Particle) -> None:
                 if append_parts(run, particle, parts):
                     particle.answer(None, text="".join(parts))
             case Context():
-                particle.answer("".join(particle.context))
+                particle.answer(particle.context_text)
             case Factor(logw, source):
                 charge_statement(run, particle, logw, source)
             case Twist(old, new):
                 charge_statement(run, particle, new - old, "twist")
             case Draw(values, weights):
-                p = np.ones(len(values)) if weights is None else np.array(weights)
+                p = np.ones(len(values)) if weights is None else np.array(weights) / max(weights)
                 index = run.stream(slot, "draw").choose(run.draws[slot], p)
                 run.draws[slot] += 1
                 particle.answer(index, text=repr(values[index]))
@@ -89,10 +89,8 @@ def charge_statement(
     logprob: float | None = None,
 ) -> None:
     """Charge a weight statement and answer it, unless that kills the particle."""
-    run.charge(particle, logw, f"{source} at {place(particle)}")
-    if particle.dead:
-        particle.note(text, logprob)
-    else:
+    run.charge(particle, logw, f"{source} at {place(particle)}", text, logprob)
+    if particle.running:
         particle.answer(value, text, logprob)
 
 
@@ -108,8 +106,9 @@ def append_parts(run: Run, particle: Particle, parts: Iterable[str]) -> bool:
     for part in parts:
         if part:
             particle.unsent.append(part)
-            particle.unsent_bytes += len(part.encode(errors="replace"))
-            particle.context.append(part)
+            data = part.encode(errors="replace")  # a surrogate is refused when it is encoded
+            particle.unsent_bytes += len(data)
+            particle.context.append(data)
             particle.silent = 0
     longest = run.engine.tokenization.vocabulary.longest
     if particle.unsent_bytes > run.settings.max_tokens * longest:
@@ -119,20 +118,27 @@ def append_parts(run: Run, particle: Particle, parts: Iterable[str]) -> bool:
 
 def flush(run: Run, particle: Particle) -> bool:
     """Encode what was appended, and open the particle's row. False where that killed it."""
-    tokenization = run.engine.tokenization
+    engine = run.engine
+    if particle.row is not None and particle.unsent and particle.blank:
+        # A model has read the empty context; the first text opens it by the tokenizer's convention.
+        engine.free(particle.row)
+        particle.row = None
     row = particle.row
     if row is None:
-        ids = encode_opening(run.engine, particle.unsent)
+        ids = encode_opening(engine, particle.unsent)
     else:
-        ids = tokenization.encode(particle.unsent, at_start=False)
+        ids = engine.tokenization.encode(particle.unsent, at_start=False)
     particle.unsent.clear()
     particle.unsent_bytes = 0
     if not room(run, particle, ids):
         return False
     if row is None:
-        particle.row = run.engine.open(ids)
+        particle.row = engine.open(ids)
     elif ids:
-        run.engine.append([row], [ids])
+        engine.append([row], [ids])
+    if particle.scratch is not None:
+        engine.free(particle.scratch)
+        particle.scratch = None
     return True
 
 
@@ -156,13 +162,13 @@ def room(run: Run, particle: Particle, ids: list[int]) -> bool:
     """
     needed = (0 if particle.row is None else particle.row.length) + len(ids)
     limit = run.engine.context_limit
-    if limit is not None and needed > limit:
+    if needed > run.settings.max_tokens:
+        outgrow(run, particle)
+    elif limit is not None and needed > limit:
         raise ContextLengthError(
             f"the text at {place(particle)} makes a context of {needed} tokens; the models read "
             f"at most {limit}. Shorten the text, or use models whose limit is at least {needed}"
         )
-    if needed > run.settings.max_tokens:
-        outgrow(run, particle)
     return not particle.dead
 
 
@@ -182,7 +188,7 @@ def chat_difference(engine: EngineInterface, particle: Particle, request: Chat) 
     parts = engine.tokenization.render_chat(
         request.messages, request.tools, request.template_kwargs
     )
-    context = "".join(particle.context)
+    context = particle.context_text
     if particle.chat_start is None:
         particle.chat_start = len(context)
         return parts
@@ -233,12 +239,13 @@ def complete_gen(run: Run, particle: Particle) -> None:
     kept_tokens, rest = split_tokens(engine, drawn, generation.kept)
     engine.truncate(particle.row, particle.row.length - len(drawn) + kept_tokens)
     ids = engine.tokenization.encode_bytes(rest) if rest else []
-    if not room(run, particle, ids):
+    if particle.row.length + len(ids) > run.context_limit:
+        outgrow(run, particle)
         return
     if ids:
         engine.append([particle.row], [ids])
     if generation.kept:
-        particle.context.append(generation.kept.decode(errors="replace"))
+        particle.context.append(generation.kept)
     particle.silent = particle.silent + 1 if generation.stop is EOS and not generation.kept else 0
     if particle.silent == SILENT_LIMIT:
         run.charge(
@@ -251,10 +258,10 @@ def complete_gen(run: Run, particle: Particle) -> None:
     particle.tokens.extend(drawn)
     particle.truncated = particle.truncated or generation.truncated
     particle.generation = None
+    particle.texts.append(generation.text)
     text = Text(
         generation.text.decode(errors="replace"), generation.stop, generation.log_p, tuple(drawn)
     )
-    particle.texts.append(text)
     particle.answer(text, text=text, logprob=generation.log_p)
 
 
@@ -295,34 +302,51 @@ def queries(run: Run, particle: Particle, opened: list[Row]) -> list[Query]:
     own, which is entered in ``opened``.
     """
     request = particle.request
-    tokenization = run.engine.tokenization
+    engine, tokenization = run.engine, run.engine.tokenization
     at_start = not particle.context
+    if isinstance(request, LogProb):
+        base = reading_row(run, particle, request, opened)
+        at_start = at_start if request.given is None else not request.given
+        asked = []
+        for text in request.texts:
+            ids = tokenization.encode([text], at_start)
+            opened.append(row := engine.fork(base))
+            engine.append([row], [ids])
+            asked.append(Query(row, ids, None, (LM(),)))
+        return asked
+    assert isinstance(request, Observe)
     if not flush(run, particle):
         return []
     assert particle.row is not None
-    if isinstance(request, Observe):
-        if isinstance(request.text, str):
-            ids = tokenization.encode([request.text], at_start)
-            if not room(run, particle, ids):
-                return []
-            run.engine.append([particle.row], [ids])
-            return [Query(particle.row, ids, None, request.potential.lms)]
-        vocabulary = tokenization.vocabulary
-        space = EventSpace(vocabulary.ordinary, eos=True)
-        return [Query(particle.row, [eos_event(vocabulary)], [space], request.potential.lms)]
-    assert isinstance(request, LogProb)
-    opening = None
+    lms = request.potential.lms
+    if isinstance(request.text, str):
+        ids = tokenization.encode([request.text], at_start)
+        if not room(run, particle, ids):
+            return []
+        engine.append([particle.row], [ids])
+        return [Query(particle.row, ids, None, lms)]
+    vocabulary = tokenization.vocabulary
+    space = EventSpace(vocabulary.ordinary, eos=True)
+    return [Query(particle.row, [eos_event(vocabulary)], [space], lms)]
+
+
+def reading_row(run: Run, particle: Particle, request: LogProb, opened: list[Row]) -> Row:
+    """A row that a `logprob` reads on from, without changing how the context will be encoded."""
+    engine = run.engine
     if request.given is not None:
-        opening = encode_opening(run.engine, [request.given])
-        at_start = not request.given
-    asked = []
-    for text in request.texts:
-        ids = tokenization.encode([text], at_start)
-        row = run.engine.fork(particle.row) if opening is None else run.engine.open(opening)
-        opened.append(row)
-        run.engine.append([row], [ids])
-        asked.append(Query(row, ids, None, (LM(),)))
-    return asked
+        opened.append(row := engine.open(encode_opening(engine, [request.given])))
+        return row
+    if particle.row is not None and not particle.unsent:
+        return particle.row
+    if particle.row is None or particle.blank:
+        row = engine.open(encode_opening(engine, particle.unsent))
+    else:
+        row = engine.fork(particle.row)
+        engine.append([row], [engine.tokenization.encode(particle.unsent, at_start=False)])
+    if particle.scratch is not None:
+        engine.free(particle.scratch)
+    particle.scratch = row  # kept until the context itself is encoded, which then shares its pages
+    return row
 
 
 def answer_scored(run: Run, particle: Particle, scores: Sequence[Scored]) -> None:
@@ -335,7 +359,7 @@ def answer_scored(run: Run, particle: Particle, scores: Sequence[Scored]) -> Non
         logprob = float(scored.log_p[0].sum())
         text = request.text if isinstance(request.text, str) else None
         if text:
-            particle.context.append(text)
+            particle.context.append(text.encode())
             particle.silent = 0
         amount = float(alphas @ scored.log_p.sum(axis=1))
         charge_statement(run, particle, amount, "observe", logprob, text, logprob)

@@ -6,6 +6,7 @@ State is what the next round needs; what a person wants to see of a round is its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -89,12 +90,14 @@ class Particle:
         root: the slot where its lineage began.
         log_weight: float; -inf is dead, for good.
         row: its token context at the engine; None before the first token and after the end.
-        unsent: context parts that are not yet encoded, ``unsent_bytes`` long together.
-        context: all context parts; `Special` ones are special tokens.
-        chat_start: where in ``context``, as characters, the chat template began.
+        scratch: a row of the context that `logprob` has read before the particle's own was opened.
+        unsent: context parts that are not yet encoded, ``unsent_bytes`` long together; `Special`
+            ones are special tokens.
+        context: the bytes of all context parts.
+        chat_start: where in the context's text, as characters, the chat template began.
         generation: the `gen` in progress.
         charged: what the present statement has added to the log weight so far.
-        texts, tokens: what its `gen` statements drew.
+        texts, tokens: what its `gen` statements drew, texts as bytes.
         truncated: whether any of them was cut at its token budget.
         silent: how many of them, since the context last grew, were ended by EOS without text.
         trace: its statements so far.
@@ -104,13 +107,14 @@ class Particle:
     root: int
     log_weight: float = 0.0
     row: Row | None = None
+    scratch: Row | None = None
     unsent: list[str] = field(default_factory=list)
     unsent_bytes: int = 0
-    context: list[str] = field(default_factory=list)
+    context: list[bytes] = field(default_factory=list)
     chat_start: int | None = None
     generation: Generation | None = None
     charged: float = 0.0
-    texts: list[str] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     truncated: bool = False
     silent: int = 0
@@ -134,6 +138,15 @@ class Particle:
         return self.pending.request if self.pending is not None and self.running else None
 
     @property
+    def blank(self) -> bool:
+        """Whether its row holds no text, but what opens every context."""
+        return len(self.context) == len(self.unsent)
+
+    @property
+    def context_text(self) -> str:
+        return b"".join(self.context).decode(errors="replace")
+
+    @property
     def site(self) -> Site:
         assert self.pending is not None
         return self.pending.site
@@ -147,7 +160,7 @@ class Particle:
         self.note(text, logprob)
         self._settle(self.process.step(value))
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Raise an exception at the present statement, in the program."""
         self.note()
         self._settle(self.process.fail(error))
@@ -168,9 +181,12 @@ class Particle:
 
     def fork(self, engine: EngineInterface) -> Particle:
         """An independent copy that shares the token context's pages."""
+        process = self.process.fork()
         return replace(
             self,
-            process=self.process.fork(),
+            process=process,
+            value=process.finished.value if process.finished else None,
+            scratch=None,
             row=None if self.row is None else engine.fork(self.row),
             unsent=list(self.unsent),
             context=list(self.context),
@@ -238,52 +254,88 @@ class Run:
         """The random numbers of a slot in the present round."""
         return self.random.stream(self.round, slot, purpose)
 
-    def charge(self, particle: Particle, amount: float, source: str) -> None:
+    def charge(
+        self,
+        particle: Particle,
+        amount: float,
+        source: str,
+        text: str | None = None,
+        logprob: float | None = None,
+    ) -> None:
         """Add to a particle's log weight; -inf kills it, NaN and +inf are errors.
+
+        ``text`` and ``logprob`` are of the statement, for the trace of a particle that dies.
 
         Raises:
             WeightError
         """
-        if np.isnan(amount) or amount == np.inf:
-            raise WeightError(f"the log weight of {source} is {amount}; it must be finite or -inf")
-        particle.log_weight += amount
+        total = particle.log_weight + amount
+        if np.isnan(total) or total == np.inf:
+            raise WeightError(
+                f"the log weight of {source} is {amount}, which makes {total} of "
+                f"{particle.log_weight}; it must be finite or -inf"
+            )
+        particle.log_weight = total
         particle.charged += amount
-        if amount == -np.inf:
-            self._bury(particle, source)
-            particle.process.close()
-            particle.generation = None
-            self.release(particle)
+        if particle.dead:
+            self._bury(particle, source, text, logprob)
 
-    def _bury(self, particle: Particle, source: str) -> None:
-        drawn = "" if particle.generation is None else particle.generation.readable
-        example = ("".join(particle.context) + drawn)[-60:]
+    def _bury(
+        self, particle: Particle, source: str, text: str | None, logprob: float | None
+    ) -> None:
+        """Count a particle that has died, and give back what it holds."""
+        if particle.generation is not None:
+            text, logprob = particle.generation.readable, particle.generation.log_p
+        particle.note(text, logprob)
+        example = (particle.context_text + (text or ""))[-60:]
         known = self.deaths.get((self.round, source), Death(self.round, source, 0, example))
         self.deaths[self.round, source] = known._replace(number=known.number + 1)
+        particle.generation = None
+        self.release(particle)
+        particle.process.close()
 
     def release(self, particle: Particle) -> None:
         """Free a particle's token context."""
-        if particle.row is not None:
-            self.kv_tokens_copied += particle.row.copied
-            self.engine.free(particle.row)
-            particle.row = None
+        rows = [row for row in (particle.row, particle.scratch) if row is not None]
+        particle.row = particle.scratch = None
+        for row in rows:
+            self.kv_tokens_copied += row.copied
+            self.engine.free(row)
+
+    def abandon(self) -> None:
+        """Free all that the population holds, and end its host code, whatever that raises."""
+        for particle in self.particles:
+            self.release(particle)
+        for particle in self.particles:
+            with suppress(Exception):
+                particle.process.close()
 
     def replace(self, ancestors: Sequence[int]) -> None:
         """Let each slot descend from the ancestor it names; the first heir takes it as it is."""
         heirs: list[Particle] = []
+        clones: list[Particle] = []
         taken: set[int] = set()
-        for ancestor in ancestors:
-            particle = self.particles[ancestor]
-            heirs.append(particle.fork(self.engine) if ancestor in taken else particle)
-            taken.add(ancestor)
-        for slot, particle in enumerate(self.particles):
-            if slot not in taken:
-                particle.process.close()
-                self.release(particle)
+        try:
+            for ancestor in ancestors:
+                particle = self.particles[ancestor]
+                if ancestor in taken:
+                    clones.append(particle := particle.fork(self.engine))
+                heirs.append(particle)
+                taken.add(ancestor)
+        except BaseException:
+            for clone in clones:
+                self.release(clone)
+            raise
+        dropped = [p for slot, p in enumerate(self.particles) if slot not in taken]
         self.particles = heirs
+        for particle in dropped:
+            self.release(particle)
+        for particle in dropped:
+            particle.process.close()
 
     def measure(self, others: Sequence[Row] = ()) -> None:
         """Note how much KV the population holds now, with rows that were opened beside it."""
-        rows = [p.row for p in self.particles if p.row is not None]
+        rows = [row for p in self.particles for row in (p.row, p.scratch) if row is not None]
         rows.extend(row for row in others if row not in rows)
         self.peak_kv_tokens = max(self.peak_kv_tokens, self.engine.kv_tokens(rows))
         self.unshared_kv_tokens = max(self.unshared_kv_tokens, sum(row.length for row in rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, fields
 from os import PathLike
 from pathlib import Path
@@ -149,8 +149,9 @@ class Posterior:
                 else their repr.
         """
         self._need_particles("marginal")
-        pooled = self._pooled(_picker(key))
-        return {_hashable(value): mass for value, mass in sorted(pooled, key=lambda pair: -pair[1])}
+        pooled = sorted(self._pooled(_picker(key)), key=lambda pair: -pair[1])
+        taken = {value for value, _ in pooled if _is_hashable(value)}
+        return {_label(value, taken): mass for value, mass in pooled}
 
     def trace(self, i: int) -> list[TraceEntry]:
         """The statements of particle i in order: line, statement, variable, text, log probability,
@@ -165,7 +166,7 @@ class Posterior:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; infinite log weights become None.
+        """Plain data for JSON; infinite numbers become "inf" and "-inf".
 
         Raises:
             TypeError: if a value is not JSON.
@@ -180,23 +181,24 @@ class Posterior:
                 ) from error
         data: dict[str, Any] = {"format": FORMAT}
         data.update({field.name: getattr(self, field.name) for field in fields(self)})
-        data["log_weights"] = [_finite(w) for w in self.log_weights.tolist()]
+        data["log_weights"] = [_plain(w) for w in self.log_weights.tolist()]
         data["traces"] = [[_entry(entry) for entry in trace] for trace in self.traces]
         data["rounds"] = [asdict(record) for record in self.rounds]
         data["stats"] = asdict(self.stats)
         # Derived, for those who read the file without this package.
-        data["log_evidence"] = _finite(self.log_evidence)
+        data["log_evidence"] = _plain(self.log_evidence)
         data["weights"] = self.weights.tolist()
         return data
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the posterior as plain JSON."""
-        text = json.dumps(self.to_dict(), allow_nan=False, ensure_ascii=False)
+        text = json.dumps(self.to_dict(), allow_nan=False)
         Path(path).write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Posterior:
-        """Read what `save` wrote. Tuples have become lists, and `Text` has become str.
+        """Read what `save` wrote. Tuples have become lists, `Text` str, and
+        the keys of dicts str.
 
         Raises:
             ValueError: if the file is no posterior.
@@ -211,13 +213,10 @@ class Posterior:
             values=data["values"],
             texts=data["texts"],
             tokens=data["tokens"],
-            log_weights=np.array([_infinite(w) for w in data["log_weights"]], dtype=np.float64),
+            log_weights=np.array([float(w) for w in data["log_weights"]], dtype=np.float64),
             roots=data["roots"],
             truncated=data["truncated"],
-            traces=[
-                [TraceEntry(**{**entry, "logw": _infinite(entry["logw"])}) for entry in trace]
-                for trace in data["traces"]
-            ],
+            traces=[[_read_entry(entry) for entry in trace] for trace in data["traces"]],
             rounds=[
                 RoundRecord(
                     **{
@@ -239,8 +238,9 @@ class Posterior:
         for value, weight in zip(self.values, self.weights, strict=True):
             if weight > 0:
                 picked = pick(value)
-                key = _hashable(picked)
-                pooled[key] = (picked, pooled.get(key, (picked, 0.0))[1] + float(weight))
+                key = _frozen(picked)
+                first, mass = pooled.get(key, (picked, 0.0))
+                pooled[key] = (first, mass + float(weight))
         return list(pooled.values())
 
     def _need_particles(self, what: str) -> None:
@@ -257,31 +257,63 @@ def _picker(key: Any) -> Callable[[Any], Any]:
     def pick(value: Any) -> Any:
         if key is None:
             return value
-        if isinstance(value, Mapping) or (isinstance(value, Sequence) and isinstance(key, int)):
-            return value[key]
-        return getattr(value, key)
+        if isinstance(key, str) and not isinstance(value, Mapping):
+            return getattr(value, key)
+        return value[key]
 
     return pick
 
 
-def _hashable(value: Any) -> Any:
+def _frozen(value: Any) -> Hashable:
+    """A key that is equal for equal values, whether or not they can be hashed."""
+    if isinstance(value, float) and math.isnan(value):
+        return ("nan",)
+    if isinstance(value, dict):
+        return ("dict", frozenset((_frozen(k), _frozen(v)) for k, v in value.items()))
+    if isinstance(value, list | tuple):
+        return (type(value).__name__, tuple(map(_frozen, value)))
+    if isinstance(value, set | frozenset):
+        return ("set", frozenset(map(_frozen, value)))
+    if isinstance(value, np.ndarray):
+        return ("array", value.shape, str(value.dtype), value.tobytes())
+    return ("", value) if _is_hashable(value) else (type(value).__name__, repr(value))
+
+
+def _is_hashable(value: Any) -> bool:
     try:
         hash(value)
     except TypeError:
-        try:
-            return json.dumps(value, sort_keys=True, ensure_ascii=False)
-        except (TypeError, ValueError):
-            return repr(value)
-    return value
+        return False
+    return True
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _label(value: Any, taken: set[Any]) -> Any:
+    """The value itself as a dict's key; where it cannot be hashed its JSON or repr, which is then
+    entered among those taken."""
+    if _is_hashable(value):
+        return value
+    try:
+        text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = repr(value)
+    label, copies = text, 1
+    while label in taken:  # unequal values may look alike
+        copies += 1
+        label = f"{text} ({copies})"
+    taken.add(label)
+    return label
 
 
-def _infinite(value: float | None) -> float:
-    return -math.inf if value is None else value
+def _plain(value: float | None) -> float | str | None:
+    """JSON has no infinity: it stands as text, which ``float`` reads."""
+    return value if value is None or math.isfinite(value) else str(value)
 
 
 def _entry(entry: TraceEntry) -> dict[str, Any]:
-    return {**asdict(entry), "logw": _finite(entry.logw)}
+    return {**asdict(entry), "logprob": _plain(entry.logprob), "logw": _plain(entry.logw)}
+
+
+def _read_entry(entry: Mapping[str, Any]) -> TraceEntry:
+    logprob = entry["logprob"]
+    logprob = None if logprob is None else float(logprob)
+    return TraceEntry(**{**entry, "logprob": logprob, "logw": float(entry["logw"])})

@@ -206,7 +206,7 @@ def posterior_of(run: Run, seconds: float) -> Posterior:
     )
     return Posterior(
         values=[None if p.dead else p.value for p in particles],
-        texts=["".join(p.texts) for p in particles],
+        texts=[b"".join(p.texts).decode(errors="replace") for p in particles],
         tokens=[list(p.tokens) for p in particles],
         log_weights=np.array([p.log_weight for p in particles], dtype=np.float64),
         roots=[p.root for p in particles],
@@ -256,9 +256,9 @@ def check_settings(
     """
     if block is None:
         block = 4 if has_draft else 0
-    check_integer("particles", particles, 1)
-    check_integer("block", block, 0)
-    check_integer("max_tokens", max_tokens, 1)
+    particles = checked_integer("particles", particles, 1)
+    block = checked_integer("block", block, 0)
+    max_tokens = checked_integer("max_tokens", max_tokens, 1)
     if block and not has_draft:
         raise ValueError(
             f"block={block} needs a draft model: Engine(target, draft=...), or block=0 for "
@@ -280,7 +280,8 @@ def check_settings(
     )
 
 
-def check_integer(name: str, value: object, least: int) -> None:
-    """Refuse what is no integer of at least ``least``."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def checked_integer(name: str, value: object, least: int) -> int:
+    """An integer of at least ``least``, NumPy's too."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name}={value!r}: it must be an integer of at least {least}")
+    return int(value)

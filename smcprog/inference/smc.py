@@ -42,7 +42,7 @@ from smcprog.inference.population import Particle, RoundRecord, Run
 from smcprog.inference.randomness import Purpose
 from smcprog.inference.resampling import SCHEMES
 from smcprog.inference.weights import log_evidence, normalised
-from smcprog.potentials.base import TextPotential
+from smcprog.potentials.base import Stage, TextPotential
 
 
 def run_rounds(
@@ -54,6 +54,9 @@ def run_rounds(
     try:
         with timed(runs, "host"):
             advance(engine, runs)
+        for run in runs:
+            if run.over:
+                end_round(run)
         while in_flight := [run for run in runs if not run.over]:
             with timed(in_flight, "draft"):
                 blocks = draft(engine, in_flight)
@@ -68,9 +71,7 @@ def run_rounds(
                     on_round(run, run.records[-1])
     finally:
         for run in runs:
-            for particle in run.particles:
-                particle.process.close()
-                run.release(particle)
+            run.abandon()
 
 
 # 1. Draft
@@ -210,11 +211,12 @@ def reweight(engine: EngineInterface, blocks: Sequence[Block], scores: Sequence[
         run, particle, generation = block.run, block.particle, block.generation
         alphas = np.array([lm.alpha for lm in generation.request.potential.lms])
         increment = float(np.sum(alphas @ scored.log_p) - np.sum(block.log_q)) + scored.log_z
-        generation.log_p += float(scored.log_p[0].sum())
+        reported = generation.reported
+        generation.log_p += float(scored.log_p[reported].sum())
         events = list(block.events)
         if scored.bonus is not None:
             events.append(scored.bonus)
-            generation.log_p += float(scored.bonus_log_p[0])
+            generation.log_p += float(scored.bonus_log_p[reported])
             generation.push(scored.bonus)
         run.round_tokens[block.slot].extend(event for event in events if event < size)
         run.charge(particle, -np.inf if generation.dead else increment, host.source_of(particle))
@@ -226,33 +228,52 @@ def reweight(engine: EngineInterface, blocks: Sequence[Block], scores: Sequence[
     charge_potentials([(b.run, b.particle) for b in blocks], "block")
 
 
-def charge_potentials(members: Sequence[tuple[Run, Particle]], stage: str) -> None:
+def charge_potentials(members: Sequence[tuple[Run, Particle]], stage: Stage) -> None:
     """Charge new - old of the text potentials, one call for each potential.
 
     At stage "block" those of texts that go on; at stage "end" all of texts that have ended, whose
     last evaluation is of the text without its stop.
     """
-    asked: dict[TextPotential, list[tuple[Run, Particle, Generation]]] = defaultdict(list)
-    for run, particle in members:
-        generation = particle.generation
-        if generation is None or generation.ended != (stage == "end"):
-            continue
-        for potential in generation.request.potential.texts:
-            if stage == "end" or potential.stage == "block":
-                asked[potential].append((run, particle, generation))
-    for potential, group in asked.items():
-        texts = [generation.readable for _, _, generation in group]
-        values = np.asarray(potential.log_potential(texts, stage == "end"), dtype=np.float64)
-        if values.shape != (len(texts),):
+    due = [
+        (run, particle, generation, i, potential)
+        for run, particle in members
+        if (generation := particle.generation) and generation.ended == (stage == "end")
+        for i, potential in enumerate(generation.request.potential.texts)
+        if stage == "end" or potential.stage == "block"
+    ]
+    asked: dict[TextPotential, dict[str, float]] = defaultdict(dict)
+    for _, _, generation, _, potential in due:
+        asked[potential][generation.readable] = 0.0
+    for potential, values in asked.items():
+        values.update(evaluate(potential, list(values), stage == "end"))
+    # In the order of each gen's own product: that other runs are in flight must not show.
+    for run, particle, generation, i, potential in due:
+        if particle.running:
+            new = asked[potential][generation.readable]
+            old = generation.log_phi.get(i, 0.0)
+            generation.log_phi[i] = new
+            run.charge(particle, new - old, f"{potential!r} in {host.place(particle)}")
+
+
+def evaluate(potential: TextPotential, texts: list[str], complete: bool) -> dict[str, float]:
+    """The log weight of each text.
+
+    Raises:
+        WeightError: if there is not one for each, or one is NaN or +inf.
+    """
+    values = np.asarray(potential.log_potential(texts, complete), dtype=np.float64)
+    if values.shape != (len(texts),):
+        raise WeightError(
+            f"{potential!r} returned an array of shape {values.shape} for {len(texts)} texts; "
+            "it must return one log weight for each"
+        )
+    for text, value in zip(texts, values, strict=True):
+        if np.isnan(value) or value == np.inf:
             raise WeightError(
-                f"{potential!r} returned an array of shape {values.shape} for {len(texts)} texts; "
-                "it must return one log weight for each"
+                f"the log weight of {potential!r} is {value} for the text {text!r}; it must be "
+                "finite or -inf"
             )
-        for (run, particle, generation), text, value in zip(group, texts, values, strict=True):
-            if particle.running:
-                old = generation.log_phi.get(potential, 0.0)
-                generation.log_phi[potential] = float(value)
-                run.charge(particle, float(value) - old, f"{potential!r} of {text!r}")
+    return dict(zip(texts, values.tolist(), strict=True))
 
 
 # 4. Host code

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from smcprog.dsl.text import Special
-from smcprog.errors import ModelError, NaNLogitsError, VocabularyError
+from smcprog.errors import ContextLengthError, ModelError, NaNLogitsError, VocabularyError
 from smcprog.inference.interface import (
     Drafted,
     EventSpace,
@@ -134,6 +134,7 @@ class TabularEngine(Runner):
 
     def open(self, token_ids: Sequence[int]) -> TabularRow:
         row = TabularRow(list(token_ids))
+        self._check_length(row)
         self._rows.add(row)
         return row
 
@@ -149,6 +150,13 @@ class TabularEngine(Runner):
     def append(self, rows: Sequence[Row], tokens: Sequence[Sequence[int]]) -> None:
         for row, ids in zip(rows, tokens, strict=True):
             _tokens(row).extend(ids)
+            self._check_length(row)
+
+    def _check_length(self, row: Row) -> None:
+        if self.context_limit is not None and row.length > self.context_limit:
+            raise ContextLengthError(
+                f"a context of {row.length} tokens; the models read at most {self.context_limit}"
+            )
 
     def kv_tokens(self, rows: Sequence[Row]) -> int:
         return len({tuple(_tokens(row)[: i + 1]) for row in rows for i in range(row.length)})

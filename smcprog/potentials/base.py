@@ -76,8 +76,8 @@ class LM(Potential):
             raise ValueError(f"the exponent of lm must be finite and > 0, not {self.alpha!r}")
         if self.temperature == 0:
             raise ValueError(
-                "lm.at(temperature=0) is no distribution to weight by; "
-                "temperature 0 is for verify='reject' only"
+                "lm.at(temperature=0) is no distribution to weight by: take a small temperature "
+                "such as 0.1, or a power such as lm**8"
             )
         if not (self.temperature > 0 and isfinite(self.temperature)):
             raise ValueError(f"temperature must be finite and > 0, not {self.temperature!r}")

@@ -66,6 +66,8 @@ def regex(pattern: str) -> Regex:
 def choice(*strings: str | Iterable[str]) -> Choice:
     """Constrain the text to one of these strings: ``choice(" yes", " no")``, or one list of them.
 
+    Mind the space: after ``Answer:`` models write ``" yes"``, and ``"yes"`` is improbable.
+
     Raises:
         GrammarError: if a string holds a lone surrogate.
 

@@ -917,16 +917,19 @@ def test_the_answers_of_each_request():
     process.check()
 
 
-def test_a_draw_gives_the_programs_own_value():
+def test_a_draw_gives_a_value_of_the_particles_own():
+    options = [[1], [2]]
+
     @smc_program
     def program():
-        values = [[1], [2]]
-        drawn = draw(values, weights=[1, 2])
-        return drawn is values[1]
+        drawn = draw(options, weights=[1, 2])
+        drawn.append(3)
+        return drawn
 
     process = Process(program())
     assert process.step().request == Draw(([1], [2]), (1.0, 2.0))
-    assert process.step(1).value is True
+    assert process.step(1).value == [2, 3]
+    assert options == [[1], [2]]
 
 
 def test_a_batched_call():

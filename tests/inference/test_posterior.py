@@ -103,3 +103,15 @@ def test_what_is_no_posterior(tmp_path):
             Posterior.load(tmp_path / "bad.json")
     with pytest.raises(FileNotFoundError):
         Posterior.load(tmp_path / "absent.json")
+
+
+def test_what_looks_alike_is_not_pooled_and_what_is_equal_is():
+    p = posterior([[1], "[1]", [1.0], float("nan"), float("nan")], [1, 1, 1, 1, 1])
+    marginal = p.marginal()
+    assert sorted(marginal.values()) == pytest.approx([0.2, 0.4, 0.4])
+    assert marginal["[1]"] + marginal["[1] (2)"] == pytest.approx(0.6)
+    big = [np.zeros(2000), np.zeros(2000), np.ones(2000)]
+    big[1][1000] = 1.0
+    assert len(posterior(big, [1, 1, 1]).marginal()) == 3
+    assert posterior([np.array([3, 4])], [1]).marginal(0) == {3: 1.0}
+    assert posterior([{"n": 2.0}], [1]).expect("n") == 2.0

@@ -42,7 +42,7 @@ def test_the_exponent_is_finite_and_positive(alpha):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"temperature": 0}, "verify='reject' only"),
+        ({"temperature": 0}, "take a small temperature"),
         ({"temperature": -1}, "temperature must be"),
         ({"temperature": math.nan}, "temperature must be"),
         ({"temperature": math.inf}, "temperature must be"),
