@@ -33,6 +33,7 @@ from smcprog.errors import (
     KVPoolError,
     ModelError,
     NaNLogitsError,
+    PotentialError,
     ProgramError,
     SmcprogError,
     VocabularyError,
@@ -44,6 +45,7 @@ from smcprog.inference.tabular import TabularEngine
 from smcprog.potentials.base import Constraint, Potential, TextPotential
 from smcprog.potentials.grammar import choice, regex
 from smcprog.potentials.lm import lm
+from smcprog.potentials.reward import reward
 
 __all__ = [
     "EOS",
@@ -59,6 +61,7 @@ __all__ = [
     "NaNLogitsError",
     "Posterior",
     "Potential",
+    "PotentialError",
     "Program",
     "ProgramError",
     "SmcprogError",
@@ -80,6 +83,7 @@ __all__ = [
     "observe",
     "prompt",
     "regex",
+    "reward",
     "smc_program",
     "special",
     "sync",

@@ -42,6 +42,10 @@ class WeightError(SmcprogError, ValueError):
     """A log weight that is NaN or +inf; the message names its source."""
 
 
+class PotentialError(SmcprogError):
+    """A potential that cannot be evaluated: it raised, or returned no number; shows the text."""
+
+
 class DeadPopulationError(SmcprogError):
     """Every particle has weight zero.
 
