@@ -44,6 +44,8 @@ from smcprog.inference.posterior import Posterior
 from smcprog.inference.tabular import TabularEngine
 from smcprog.potentials.base import Constraint, Potential, TextPotential
 from smcprog.potentials.grammar import choice, regex
+from smcprog.potentials.json_schema import json_schema
+from smcprog.potentials.lark_grammar import grammar
 from smcprog.potentials.lm import lm
 from smcprog.potentials.reward import reward
 
@@ -78,6 +80,8 @@ __all__ = [
     "draw",
     "factor",
     "gen",
+    "grammar",
+    "json_schema",
     "lm",
     "logprob",
     "observe",

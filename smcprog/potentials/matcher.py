@@ -8,7 +8,9 @@ Its defaults serve a serving engine; three of them would make masks inexact here
 - it has an end token: a further column of its own, cut off as well. Whether the text may end is
   `Matcher.accepts`.
 
-A constraint must come as ONE lexeme, since lexemes are matched greedily.
+Its lexemes are matched greedily, each as far as any of those that are expected can go. So a
+constraint comes as ONE lexeme, or as a grammar that was written with that in mind
+(`lark_translate`).
 """
 
 from __future__ import annotations
@@ -30,18 +32,27 @@ ANYTHING = r"~/[a&&b]/"
 # An automaton is built as texts reach its states. These allow about 0.4 s of work for reading a
 # constraint, and as much for one mask.
 _LIMITS = LLParserLimits(
-    initial_lexer_fuel=20_000_000, step_lexer_fuel=5_000_000, verbose_errors=False
+    initial_lexer_fuel=20_000_000,
+    step_lexer_fuel=5_000_000,
+    max_items_in_row=100_000,
+    step_max_items=1_000_000,
+    max_grammar_size=5_000_000,
+    verbose_errors=False,
 )
 
 _COMPILED_PER_VOCABULARY = 256
 
 
-class LexemeConstraint(Constraint):
-    """A constraint that is one lexeme."""
+class CompiledConstraint(Constraint):
+    """A constraint that llguidance evaluates."""
 
     @abstractmethod
-    def lexeme(self, followed_by: tuple[str, ...]) -> str:
-        """The terminal of R, or of R.(s1|..|sn).Sigma*, in llguidance's Lark dialect."""
+    def compiled(self, followed_by: tuple[str, ...]) -> str:
+        """The grammar of R, or of R.(s1|..|sn).Sigma*, in llguidance's Lark dialect.
+
+        Raises:
+            GrammarError: if the constraint cannot be translated.
+        """
 
     def start(self, vocabulary: Vocabulary, followed_by: tuple[str, ...] = ()) -> Matcher:
         """See `Constraint.start`. Compiled once per vocabulary, constraint and stop strings."""
@@ -49,7 +60,18 @@ class LexemeConstraint(Constraint):
         if compiler is None:
             compiler = _compilers[vocabulary] = _Compiler(vocabulary)
         pristine = compiler.compiled(self, followed_by)
-        return LexemeMatcher(pristine.deep_copy(), vocabulary, self, bool(followed_by))
+        return CompiledMatcher(pristine.deep_copy(), vocabulary, self, bool(followed_by))
+
+
+class LexemeConstraint(CompiledConstraint):
+    """A constraint that is one lexeme."""
+
+    @abstractmethod
+    def lexeme(self, followed_by: tuple[str, ...]) -> str:
+        """The terminal of R, or of R.(s1|..|sn).Sigma*, in llguidance's Lark dialect."""
+
+    def compiled(self, followed_by: tuple[str, ...]) -> str:
+        return f"start: LEXEME\nLEXEME: {self.lexeme(followed_by)}"
 
 
 class _Compiler:
@@ -59,11 +81,8 @@ class _Compiler:
         self._tokenizer = LLTokenizer(_TokenizerColumns(vocabulary))  # type: ignore[arg-type]
         self.compiled = lru_cache(_COMPILED_PER_VOCABULARY)(self._compile)
 
-    def _compile(self, constraint: LexemeConstraint, followed_by: tuple[str, ...]) -> LLMatcher:
-        grammar = (
-            '%llguidance {"no_forcing": true}\n'
-            f"start: LEXEME\nLEXEME: {constraint.lexeme(followed_by)}"
-        )
+    def _compile(self, constraint: CompiledConstraint, followed_by: tuple[str, ...]) -> LLMatcher:
+        grammar = f'%llguidance {{"no_forcing": true}}\n{constraint.compiled(followed_by)}'
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
         if matcher.is_error():
             raise GrammarError(f"{constraint!r} cannot be compiled: {matcher.get_error()}")
@@ -94,7 +113,7 @@ class _TokenizerColumns:
         raise AssertionError("nothing is forced, so nothing is tokenized")
 
 
-class LexemeMatcher:
+class CompiledMatcher:
     """See `Matcher`. Masks are read-only arrays.
 
     ``open_ended``: the language ends in Sigma*, so that an accepted text may go on in any way.
@@ -104,7 +123,7 @@ class LexemeMatcher:
         self,
         matcher: LLMatcher,
         vocabulary: Vocabulary,
-        constraint: LexemeConstraint,
+        constraint: CompiledConstraint,
         open_ended: bool,
     ) -> None:
         self._matcher = matcher
@@ -147,15 +166,15 @@ class LexemeMatcher:
     def accepts(self) -> bool:
         return self._matcher.is_accepting()
 
-    def fork(self) -> LexemeMatcher:
-        copy = LexemeMatcher(
+    def fork(self) -> CompiledMatcher:
+        copy = CompiledMatcher(
             self._matcher.deep_copy(), self._vocabulary, self._constraint, self._open_ended
         )
         copy._mask = self._mask
         return copy
 
 
-def _too_large(constraint: LexemeConstraint, matcher: LLMatcher) -> GrammarError:
+def _too_large(constraint: CompiledConstraint, matcher: LLMatcher) -> GrammarError:
     return GrammarError(
         f"{constraint!r} needs too large an automaton ({matcher.get_error()}); "
         "write it with fewer or smaller repeats"
