@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -557,11 +557,15 @@ KINDS: dict[str, Callable[[Random], str]] = {
     "chat": chat,
 }
 WEIGHTS: dict[str, float] = {"review": 6, "sum": 6, "record": 2, "story": 1.5, "chat": 3}
+DRAFT_WEIGHTS = WEIGHTS | {"sum": 12, "record": 3}
+"""The mixture for the draft, which finds digits hard to copy."""
 
 
-def documents(seed: str, kind: str | None = None) -> Iterator[str]:
-    """An endless stream of documents, of one kind or of the training mixture."""
+def documents(
+    seed: str, kind: str | None = None, weights: Mapping[str, float] = WEIGHTS
+) -> Iterator[str]:
+    """An endless stream of documents, of one kind or of a mixture: that of the target, say."""
     rng = Random(seed)
-    kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
+    kinds, odds = list(weights), list(weights.values())
     while True:
-        yield KINDS[kind or rng.choices(kinds, weights)[0]](rng)
+        yield KINDS[kind or rng.choices(kinds, odds)[0]](rng)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from torch import Tensor
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from pair_corpus import IM_END, IM_START, documents, heldout_sums
+from pair_corpus import DRAFT_WEIGHTS, IM_END, IM_START, WEIGHTS, documents, heldout_sums
 from pair_optim import PairOptimizer
 from pair_report import measure, write_card
 
@@ -64,7 +64,7 @@ class Schedule:
         return self.rows * self.length
 
 
-DEFAULT = Schedule(target_steps=900, finish_steps=170, draft_steps=400, distil_steps=300)
+DEFAULT = Schedule(target_steps=900, finish_steps=170, draft_steps=600, distil_steps=1000)
 
 
 # --- tokenizer ---------------------------------------------------------------------------------
@@ -109,14 +109,14 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
 
 
 def packed_rows(
-    tokenizer: PreTrainedTokenizerFast, seed: str, length: int, kind: str | None = None
+    tokenizer: PreTrainedTokenizerFast, seed: str, length: int, weights: Mapping[str, float]
 ) -> Iterator[list[int]]:
     """Rows of ``length + 1`` tokens, each a run of whole documents cut at the row's end.
 
     The tokenizer puts the end-of-text token in front of every document, so it begins and ends each.
     """
     row: list[int] = []
-    stream = documents(seed, kind)
+    stream = documents(seed, weights=weights)
     while True:
         texts = list(islice(stream, 32))
         for ids in tokenizer(texts)["input_ids"]:
@@ -127,13 +127,19 @@ def packed_rows(
 
 
 def training_batch(
-    tokenizer: PreTrainedTokenizerFast, seed: int, phase: str, step: int, rows: int, length: int
+    tokenizer: PreTrainedTokenizerFast,
+    seed: int,
+    phase: str,
+    step: int,
+    rows: int,
+    length: int,
+    weights: Mapping[str, float] = WEIGHTS,
 ) -> Tensor:
     """The batch of one step, a function of the seed, the phase and the step alone.
 
     One row in eight lacks its first end-of-text token, as a chat rendered by itself does.
     """
-    found = packed_rows(tokenizer, f"{seed}/{phase}/{step}", length + 1)
+    found = packed_rows(tokenizer, f"{seed}/{phase}/{step}", length + 1, weights)
     picked = islice(found, rows)
     return torch.tensor([r[1:] if i % 8 == 7 else r[:-1] for i, r in enumerate(picked)])
 
@@ -160,6 +166,8 @@ def make_model(
     heads: int,
     kv_heads: int,
     mlp: int,
+    head: int = 32,
+    rope_base: float = 10_000.0,
 ) -> LlamaForCausalLM:
     """A small Llama whose layers begin as the identity."""
     vocabulary = tokenizer.get_vocab()
@@ -171,6 +179,8 @@ def make_model(
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
+        head_dim=head,
+        rope_parameters={"rope_type": "default", "rope_theta": rope_base},
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
         bos_token_id=end,
@@ -193,9 +203,43 @@ def make_target(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     return make_model(tokenizer, layers=12, hidden=96, heads=3, kv_heads=1, mlp=256)
 
 
+OFFSETS = (1, 2, 3, 4, 5, 6, 8, 9, 10, 21, 23, 26, 27, 28)
+"""How far back the draft's heads begin by looking: where a worked sum has the digits it copies."""
+
+
 def make_draft(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """One layer."""
-    return make_model(tokenizer, layers=1, hidden=64, heads=2, kv_heads=2, mlp=192)
+    """One layer, most of whose heads begin by looking back a fixed number of tokens."""
+    draft = make_model(
+        tokenizer, layers=1, hidden=96, heads=16, kv_heads=16, mlp=384, head=24, rope_base=100.0
+    )
+    look_back(draft, OFFSETS)
+    return draft
+
+
+@torch.no_grad()
+def look_back(model: LlamaForCausalLM, offsets: Sequence[int], strength: float = 14.0) -> None:
+    """Make each of the first layer's heads attend ``offset`` tokens back, whatever these are.
+
+    All embeddings share their first component, so every query has a part in common, and every key;
+    with rotary positions their product is a sum of cosines of the distance, here in phase at the
+    offset. ``strength`` is the logit there. Heads without an offset see all tokens alike.
+    """
+    layer = model.model.layers[0].self_attn
+    rope: dict[str, Any] = model.config.to_dict()["rope_parameters"]
+    size, base = int(layer.head_dim), float(rope["rope_theta"])
+    embedding = model.model.embed_tokens.weight
+    embedding.normal_(0.0, 0.05)[:, 0] = 0.5
+    shared = F.rms_norm(embedding, embedding.shape[-1:])[:, 0].mean()
+    half = size // 2
+    frequency = base ** (-torch.arange(half) / half)
+    amplitude = (strength * size**0.5 * frequency / frequency.sum()).sqrt() / shared
+    layer.q_proj.weight.mul_(0.5)[:, 0] = 0.0
+    layer.k_proj.weight.mul_(0.5)[:, 0] = 0.0
+    for head, offset in enumerate(offsets):
+        at = slice(head * size, (head + 1) * size)
+        angle = offset * frequency
+        layer.q_proj.weight[at, 0] = torch.cat([amplitude * angle.cos(), -amplitude * angle.sin()])
+        layer.k_proj.weight[at, 0] = torch.cat([amplitude, torch.zeros(half)])
 
 
 # --- training ----------------------------------------------------------------------------------
@@ -320,9 +364,9 @@ def train_pair(
 ) -> tuple[LlamaForCausalLM, LlamaForCausalLM, dict[str, float]]:
     """Train the target, then the draft: by likelihood first, then towards the target."""
 
-    def batches(phase: str, steps: int) -> Batch:
+    def batches(phase: str, steps: int, weights: Mapping[str, float] = WEIGHTS) -> Batch:
         return lambda step: training_batch(
-            tokenizer, seed, phase, step, *batch_shape(schedule, step, steps)
+            tokenizer, seed, phase, step, *batch_shape(schedule, step, steps), weights
         )
 
     torch.manual_seed(seed)
@@ -336,12 +380,12 @@ def train_pair(
     target.requires_grad_(False)
 
     run = Run(work, "draft", schedule.draft_steps)
-    seconds["draft"] = run.train(draft, likelihood_loss, batches("draft", run.steps))
+    seconds["draft"] = run.train(draft, likelihood_loss, batches("draft", run.steps, DRAFT_WEIGHTS))
     start = time.monotonic()
     pool = own_text(work, target, seed, schedule.length)
     seconds["sampling"] = time.monotonic() - start
     run = Run(work, "distil", schedule.distil_steps)
-    corpus = batches("distil", run.steps)
+    corpus = batches("distil", run.steps, DRAFT_WEIGHTS)
     seconds["distil"] = run.train(
         draft, distillation_loss(target), lambda step: mixed_batch(corpus(step), pool, step)
     )
@@ -349,7 +393,7 @@ def train_pair(
 
 
 def schedule_for(minutes: float, tokenizer: PreTrainedTokenizerFast, seed: int) -> Schedule:
-    """As many steps as fit in the time given: three quarters for the target."""
+    """As many steps as fit in the time given: rather more than half of it for the target."""
     model, batch = make_target(tokenizer), training_batch(tokenizer, seed, "speed", 0, 8, 256)
     optimizer = PairOptimizer(model)
     start = 0.0
@@ -358,7 +402,7 @@ def schedule_for(minutes: float, tokenizer: PreTrainedTokenizerFast, seed: int) 
         torch.autograd.backward(likelihood_loss(model, batch))
         optimizer.step(1.0)
     steps = 60 * minutes / ((time.monotonic() - start) / 3)
-    shares = {"target": 0.55, "finish": 0.2, "draft": 0.4, "distil": 0.3}
+    shares = {"target": 0.45, "finish": 0.1, "draft": 0.3, "distil": 0.9}
     return Schedule(
         **{f"{phase}_steps": max(10, int(share * steps)) for phase, share in shares.items()}
     )

@@ -148,9 +148,9 @@ def gen(
     ...     word = gen(choice(" positive", " negative"))
     ...     prompt("\\nStars: 4\\nIn one sentence:")
     ...     why = gen(lm**2, stop=".", max_tokens=40)
-    ...     return word.strip(), why.stop
+    ...     return word in (" positive", " negative"), why.stop
     >>> engine.run(label("I love it"), particles=8, seed=0).best
-    ('positive', '.')
+    (True, '.')
     """
     for potential in potentials:
         if not isinstance(potential, Potential):
