@@ -1,10 +1,15 @@
-"""What the examples in docstrings may use: the public names, and an engine of the shipped pair."""
+"""What all tests share: hypothesis's profile, and what the examples in docstrings may use."""
 
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 import smcprog
+
+# The same examples in every run, however slow the machine: a failure is the code's.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")
