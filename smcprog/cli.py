@@ -254,11 +254,7 @@ def show(console: Console, posterior: Posterior) -> None:
 
 def value_table(posterior: Posterior) -> Table:
     """Values and probabilities, largest first; dicts have a column for each key."""
-    pooled: dict[str, tuple[Any, float]] = {}
-    for value, weight in zip(posterior.values, posterior.weights.tolist(), strict=True):
-        if weight > 0:
-            pooled[repr(value)] = (value, pooled.get(repr(value), (value, 0.0))[1] + weight)
-    rows = sorted(pooled.values(), key=lambda row: -row[1])
+    rows = posterior.pooled()
     if not all(isinstance(value, dict) for value, _ in rows):
         table = Table("probability", "value")
         for value, mass in rows:

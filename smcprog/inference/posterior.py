@@ -116,8 +116,7 @@ class Posterior:
             ValueError: when every particle died.
         """
         self._need_particles("best")
-        pooled = self._pooled(lambda value: value)
-        return max(pooled, key=lambda pair: pair[1])[0]
+        return self.pooled()[0][0]
 
     def sample(self, n: int = 1, seed: int | None = None) -> list[Any]:
         """n values drawn by weight, with replacement."""
@@ -149,7 +148,7 @@ class Posterior:
                 else their repr.
         """
         self._need_particles("marginal")
-        pooled = sorted(self._pooled(_picker(key)), key=lambda pair: -pair[1])
+        pooled = self.pooled(key)
         taken = {value for value, _ in pooled if _is_hashable(value)}
         return {_label(value, taken): mass for value, mass in pooled}
 
@@ -232,8 +231,10 @@ class Posterior:
             seed=data["seed"],
         )
 
-    def _pooled(self, pick: Callable[[Any], Any]) -> list[tuple[Any, float]]:
-        """Values and masses, equal ones together, in order of first appearance."""
+    def pooled(self, key: Any = None) -> list[tuple[Any, float]]:
+        """Values and their probabilities, equal ones together, largest first; ``key`` is that of
+        `marginal`, whose labels stand for values that cannot be hashed."""
+        pick = _picker(key)
         pooled: dict[Any, tuple[Any, float]] = {}
         for value, weight in zip(self.values, self.weights, strict=True):
             if weight > 0:
@@ -241,7 +242,7 @@ class Posterior:
                 key = _frozen(picked)
                 first, mass = pooled.get(key, (picked, 0.0))
                 pooled[key] = (first, mass + float(weight))
-        return list(pooled.values())
+        return sorted(pooled.values(), key=lambda pair: -pair[1])
 
     def _need_particles(self, what: str) -> None:
         if not self.values:
