@@ -25,7 +25,6 @@ from smcprog.dsl.statements import (
     sync,
     twist,
 )
-from smcprog.dsl.text import EOS, LEAVE, Text, special
 from smcprog.errors import (
     ContextLengthError,
     DeadPopulationError,
@@ -48,6 +47,7 @@ from smcprog.potentials.json_schema import json_schema
 from smcprog.potentials.lark_grammar import grammar
 from smcprog.potentials.lm import lm
 from smcprog.potentials.reward import reward
+from smcprog.text import EOS, LEAVE, Text, special
 
 __all__ = [
     "EOS",

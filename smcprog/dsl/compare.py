@@ -19,8 +19,8 @@ import numpy as np
 
 from smcprog.dsl.asking import Inlinable
 from smcprog.dsl.requests import Call, Draw, Request
-from smcprog.dsl.text import Special, StopEvent, Text
 from smcprog.potentials.base import Potential
+from smcprog.text import Special, StopEvent, Text
 
 ATOMS: frozenset[type] = frozenset(
     {str, Text, Special, int, bool, float, complex, bytes, type(None), type(...), StopEvent}

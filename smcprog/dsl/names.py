@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from smcprog.dsl.asking import Inlinable
 from smcprog.dsl.marker import Statement
-from smcprog.dsl.text import StopEvent
 from smcprog.potentials.base import Potential
+from smcprog.text import StopEvent
 
 UNKNOWN: Final = object()
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from smcprog.dsl.text import Stop
 from smcprog.potentials.base import Product
+from smcprog.text import Stop
 
 
 @dataclass(frozen=True)

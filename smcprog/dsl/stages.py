@@ -11,8 +11,8 @@ from typing import Any
 
 from smcprog.dsl.names import UNKNOWN, Names
 from smcprog.dsl.site import Places
-from smcprog.dsl.text import EOS, LEAVE
 from smcprog.potentials.base import LM, Constraint, Potential, Product, TextPotential
+from smcprog.text import EOS, LEAVE
 
 WHERE = {
     "mask": "in the draft's and the bonus's sampling step",

@@ -33,9 +33,9 @@ from smcprog.dsl.requests import (
     Sync,
     Twist,
 )
-from smcprog.dsl.text import EOS, LEAVE, Stop, StopEvent, Text
 from smcprog.errors import ProgramError, WeightError
 from smcprog.potentials.base import LM, Potential, product
+from smcprog.text import EOS, LEAVE, Stop, StopEvent, Text
 
 T = TypeVar("T")
 

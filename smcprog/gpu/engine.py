@@ -240,6 +240,20 @@ class Engine(Runner):
                 start += len(logits)
         return scoring.result()
 
+    @torch.inference_mode()
+    def event_log_p(
+        self, rows: Sequence[Row], spaces: Sequence[EventSpace], lm: LM
+    ) -> NDArray[np.float64]:
+        """log p_i of every event that may follow each row, float64[len(rows), V + 2]; -inf for
+        what is not in E. One target pass.
+
+        Raises:
+            NaNLogitsError
+        """
+        blocks = self._run(TARGET, [_last_position(row) for row in rows])
+        log_p = variant(torch.cat([checked(logits, "target") for logits in blocks]), lm)
+        return self._tables[TARGET].collapse(log_p, spaces).double().cpu().numpy()
+
     def _run(self, index: int, feeds: Sequence[Feed]) -> Iterator[Tensor]:
         settle(self._pool, [model.store for model in self._models])
         return self._models[index].run(self._pool, feeds)

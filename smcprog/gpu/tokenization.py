@@ -23,8 +23,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models
 
-from smcprog.dsl.text import Special
 from smcprog.errors import ModelError, VocabularyError
+from smcprog.text import Special
 from smcprog.vocabulary import Vocabulary
 
 # Below this length a text that the tokenizer does not encode exactly is not divided further.

@@ -142,7 +142,7 @@ def step(engine: TabularEngine, run: Run, branches: Branches) -> None:
     space = generation.space()
     assert space is not None
     lms = generation.request.potential.lms
-    log_p = engine.event_log_p(row, space, lms)
+    log_p = np.stack([engine.event_log_p([row], [space], lm)[0] for lm in lms])
     log_pi = engine.power(log_p, lms)
     options = [int(e) for e in np.flatnonzero(log_pi > -np.inf)]
     source = host.source_of(particle)

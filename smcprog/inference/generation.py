@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from smcprog.dsl.requests import Gen
-from smcprog.dsl.text import EOS, LEAVE, Stop
 from smcprog.inference.interface import EventSpace, eos_event, leave_event
 from smcprog.potentials.base import LM, Constraint, Matcher
+from smcprog.text import EOS, LEAVE, Stop, Text
 from smcprog.vocabulary import BYTES, Bits, Vocabulary
 
 
@@ -118,6 +118,10 @@ class Generation:
     def readable(self) -> str:
         """The text so far as a string; a character that is not complete yet is left out."""
         return getincrementaldecoder("utf-8")("replace").decode(self.text, final=self.ended)
+
+    def as_text(self) -> Text:
+        """The text so far, for the potentials that judge it."""
+        return Text(self.readable, self.stop, self.log_p, tuple(self.tokens))
 
     @property
     def kept(self) -> bytes:

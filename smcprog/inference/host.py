@@ -26,13 +26,13 @@ from smcprog.dsl.requests import (
     Sync,
     Twist,
 )
-from smcprog.dsl.text import EOS, Special, Text
 from smcprog.errors import ContextLengthError, ProgramError
 from smcprog.inference import calls
 from smcprog.inference.generation import Generation
 from smcprog.inference.interface import EngineInterface, EventSpace, Query, Row, Scored, eos_event
 from smcprog.inference.population import Particle, Run
 from smcprog.potentials.base import LM
+from smcprog.text import EOS, Special, Text
 
 # A text that the model ends before it begins leaves the context as it was: a loop that asks again
 # would hardly ever end.

@@ -225,6 +225,18 @@ class EngineInterface(Protocol):
         """
         ...
 
+    def event_log_p(
+        self, rows: Sequence[Row], spaces: Sequence[EventSpace], lm: LM
+    ) -> NDArray[np.float64]:
+        """log p_i of every event that may follow each row, under ``lm`` without its exponent:
+        float64[len(rows), V + 2], columns as `eos_event` and `leave_event` number them; -inf for
+        what is not in E. One target pass.
+
+        Raises:
+            NaNLogitsError
+        """
+        ...
+
     def kv_tokens(self, rows: Sequence[Row]) -> int:
         """Tokens of KV that these rows hold together, each shared page counted once."""
         ...

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -43,6 +43,7 @@ from smcprog.inference.randomness import Purpose
 from smcprog.inference.resampling import SCHEMES
 from smcprog.inference.weights import log_evidence, normalised
 from smcprog.potentials.base import Stage, TextPotential
+from smcprog.text import Text
 
 
 def run_rounds(
@@ -241,21 +242,31 @@ def charge_potentials(members: Sequence[tuple[Run, Particle]], stage: Stage) -> 
         for i, potential in enumerate(generation.request.potential.texts)
         if stage == "end" or potential.stage == "block"
     ]
-    asked: dict[TextPotential, dict[str, float]] = defaultdict(dict)
+    asked: dict[TextPotential, dict[Hashable, Text]] = defaultdict(dict)
     for _, _, generation, _, potential in due:
-        asked[potential][generation.readable] = 0.0
-    for potential, values in asked.items():
-        values.update(evaluate(potential, list(values), stage == "end"))
+        text = generation.as_text()
+        asked[potential].setdefault(identity(potential, text), text)
+    known = {
+        potential: dict(
+            zip(texts, evaluate(potential, [*texts.values()], stage == "end"), strict=True)
+        )
+        for potential, texts in asked.items()
+    }
     # In the order of each gen's own product: that other runs are in flight must not show.
     for run, particle, generation, i, potential in due:
         if particle.running:
-            new = asked[potential][generation.readable]
+            new = known[potential][identity(potential, generation.as_text())]
             old = generation.log_phi.get(i, 0.0)
             generation.log_phi[i] = new
             run.charge(particle, new - old, f"{potential!r} in {host.place(particle)}")
 
 
-def evaluate(potential: TextPotential, texts: list[str], complete: bool) -> dict[str, float]:
+def identity(potential: TextPotential, text: Text) -> Hashable:
+    """What a potential's value of a text depends on."""
+    return (text, text.tokens) if potential.reads_tokens else text
+
+
+def evaluate(potential: TextPotential, texts: list[Text], complete: bool) -> list[float]:
     """The log weight of each text.
 
     Raises:
@@ -273,7 +284,7 @@ def evaluate(potential: TextPotential, texts: list[str], complete: bool) -> dict
                 f"the log weight of {potential!r} is {value} for the text {text!r}; it must be "
                 "finite or -inf"
             )
-    return dict(zip(texts, values.tolist(), strict=True))
+    return list(values.tolist())
 
 
 # 4. Host code

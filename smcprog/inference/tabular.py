@@ -17,7 +17,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from smcprog.dsl.text import Special
 from smcprog.errors import ContextLengthError, ModelError, NaNLogitsError, VocabularyError
 from smcprog.inference.interface import (
     Drafted,
@@ -31,6 +30,7 @@ from smcprog.inference.interface import (
 from smcprog.inference.run import Runner
 from smcprog.inference.weights import logsumexp
 from smcprog.potentials.base import LM
+from smcprog.text import Special
 from smcprog.vocabulary import Vocabulary, unpack
 
 Model = Callable[[tuple[int, ...]], ArrayLike]
@@ -214,7 +214,7 @@ class TabularEngine(Runner):
                     log_p[i, t] = self._collapse(table, query.spaces[t])[event]
         if query.bonus is None:
             return Scored(log_p, None, np.zeros(len(query.lms)), 0.0)
-        tables = self.event_log_p(row, query.bonus, query.lms)
+        tables = np.stack([self.event_log_p([row], [query.bonus], lm)[0] for lm in query.lms])
         log_pi = self.power(tables, query.lms)
         log_z = logsumexp(log_pi)
         if log_z == -np.inf:
@@ -223,10 +223,11 @@ class TabularEngine(Runner):
         bonus = query.stream.choose(0, np.exp(log_pi - log_z))
         return Scored(log_p, bonus, tables[:, bonus], log_z)
 
-    def event_log_p(self, row: Row, space: EventSpace, lms: Sequence[LM]) -> LogP:
-        """log p_i(e) of every event after a row, float64[len(lms), V + 2]."""
-        context = tuple(_tokens(row))
-        return np.stack([self._collapse(self._tables("target", context, lm), space) for lm in lms])
+    def event_log_p(
+        self, rows: Sequence[Row], spaces: Sequence[EventSpace], lm: LM
+    ) -> NDArray[np.float64]:
+        tables = [self._tables("target", tuple(_tokens(row)), lm) for row in rows]
+        return np.stack([self._collapse(t, e) for t, e in zip(tables, spaces, strict=True)])
 
     @staticmethod
     def power(log_p: LogP, lms: Sequence[LM]) -> LogP:

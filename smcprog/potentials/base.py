@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from numbers import Real
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from smcprog.text import Text
 from smcprog.vocabulary import Bits, Vocabulary
 
 Stage = Literal["mask", "score", "block", "end"]
@@ -155,15 +156,31 @@ class Constraint(Potential):
 class TextPotential(Potential):
     """A potential that is evaluated on whole texts, on the host.
 
-    ``log_potential(texts, complete)`` gives log weights, -inf legal, one per text. With
-    ``stage == "block"`` it is asked for incomplete texts after each round and charged as new - old
-    (0 before the text begins), so that the sum telescopes to its last evaluation, which is of the
-    complete text without its stop. With ``stage == "end"`` only that last evaluation is made.
+    With ``stage == "block"`` it is asked for incomplete texts after each round and charged as
+    new - old (0 before the text begins), so that the sum telescopes to its last evaluation, which
+    is of the complete text without its stop. With ``stage == "end"`` only that one is made.
+
+    Attributes:
+        reads_tokens: whether the value depends on ``text.tokens``, not on the characters alone.
+            Texts that are equal are asked for once; with this, where their tokens are equal too.
     """
 
+    reads_tokens: ClassVar[bool] = False
+
     @abstractmethod
-    def log_potential(self, texts: Sequence[str], complete: bool) -> NDArray[np.float64]:
-        """Log weights, float64[len(texts)]."""
+    def log_potential(self, texts: Sequence[Text], complete: bool) -> NDArray[np.float64]:
+        """Log weights of different texts, all of them complete or none.
+
+        Args:
+            texts: a character whose bytes are not all there yet is left out of ``str`` (of
+                ``tokens`` it is not). Of a complete text, what ``tokens`` has beyond its bytes is
+                its stop.
+            complete: whether the texts are complete.
+
+        Returns:
+            float64[len(texts)]; -inf is legal, and must then hold for all that begins with the
+            text. NaN and +inf are errors.
+        """
 
 
 @dataclass(frozen=True)

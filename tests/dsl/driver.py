@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from smcprog.dsl import statements, text
+from smcprog import text
+from smcprog.dsl import statements
 from smcprog.dsl.process import Finished, Pending, Process
 from smcprog.dsl.program import BoundProgram, smc_program
 from smcprog.dsl.requests import (
@@ -20,9 +21,9 @@ from smcprog.dsl.requests import (
     Prompt,
     Request,
 )
-from smcprog.dsl.text import Text
 from smcprog.potentials.grammar import choice, regex
 from smcprog.potentials.lm import lm
+from smcprog.text import Text
 
 LANGUAGE = {
     **{name: getattr(statements, name) for name in statements.__dict__ if name in (

@@ -7,10 +7,10 @@ import pytest
 from smcprog.dsl.plan import Block, Planned
 from smcprog.dsl.program import smc_program
 from smcprog.dsl.statements import draw, gen, observe, prompt, twist
-from smcprog.dsl.text import EOS, LEAVE
 from smcprog.potentials.base import TextPotential
 from smcprog.potentials.grammar import choice, regex
 from smcprog.potentials.lm import lm
+from smcprog.text import EOS, LEAVE
 from tests.dsl.driver import cell
 
 LABELS = [" positive", " negative"]

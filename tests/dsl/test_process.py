@@ -32,9 +32,9 @@ from smcprog.dsl.statements import (
     sync,
     twist,
 )
-from smcprog.dsl.text import Text
 from smcprog.errors import ProgramError
 from smcprog.potentials.base import TextPotential
+from smcprog.text import Text
 from tests.dsl.driver import Answers, finish, run
 
 

@@ -11,8 +11,8 @@ from smcprog.dsl.compare import fingerprint
 from smcprog.dsl.process import Process
 from smcprog.dsl.program import BoundProgram, Program, smc_program
 from smcprog.dsl.statements import gen, prompt
-from smcprog.dsl.text import Text
 from smcprog.errors import ProgramError
+from smcprog.text import Text
 from tests.dsl.driver import Answers, finish, run
 
 

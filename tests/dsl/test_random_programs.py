@@ -6,7 +6,7 @@ import random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from smcprog.dsl.text import Text
+from smcprog.text import Text
 from tests.dsl.driver import cell, forked_everywhere, run
 
 

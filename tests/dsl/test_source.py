@@ -185,7 +185,7 @@ def bare(code):
 
 BY_HAND = """
     from smcprog.dsl.process import Process
-    from smcprog.dsl.text import Text
+    from smcprog.text import Text
 
     @smc_program
     async def part(x):

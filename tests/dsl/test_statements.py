@@ -37,11 +37,11 @@ from smcprog.dsl.statements import (
     sync,
     twist,
 )
-from smcprog.dsl.text import EOS, LEAVE, Special, Text, special
 from smcprog.errors import ProgramError, WeightError
 from smcprog.potentials.base import product
 from smcprog.potentials.grammar import choice, regex
 from smcprog.potentials.lm import lm
+from smcprog.text import EOS, LEAVE, Special, Text, special
 from tests.dsl.driver import run
 
 ALL = [prompt, chat, gen, observe, logprob, factor, condition, twist, sync, draw, call, context]

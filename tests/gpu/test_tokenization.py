@@ -23,9 +23,9 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from smcprog.dsl.text import Special, special
 from smcprog.errors import ModelError, VocabularyError
 from smcprog.gpu.tokenization import HFTokenization
+from smcprog.text import Special, special
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog, 1234567890 times.",

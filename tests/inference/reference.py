@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from smcprog.dsl.text import EOS, LEAVE, Stop
+from smcprog.text import EOS, LEAVE, Stop
 from tests.inference.tables import Table
 
 LONGEST = 9
