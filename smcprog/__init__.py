@@ -12,6 +12,7 @@
 
 from smcprog.dsl.program import BoundProgram, Program, smc_program
 from smcprog.dsl.statements import (
+    aside,
     call,
     chat,
     condition,
@@ -39,13 +40,15 @@ from smcprog.errors import (
     WeightError,
 )
 from smcprog.gpu.engine import Engine
+from smcprog.inference.genlm import to_genlm
 from smcprog.inference.posterior import Posterior
 from smcprog.inference.tabular import TabularEngine
 from smcprog.potentials.base import Constraint, Potential, TextPotential
+from smcprog.potentials.genlm import from_genlm
 from smcprog.potentials.grammar import choice, regex
 from smcprog.potentials.json_schema import json_schema
 from smcprog.potentials.lark_grammar import grammar
-from smcprog.potentials.lm import lm
+from smcprog.potentials.lm import lm, model
 from smcprog.potentials.reward import reward
 from smcprog.text import EOS, LEAVE, Text, special
 
@@ -72,6 +75,7 @@ __all__ = [
     "TextPotential",
     "VocabularyError",
     "WeightError",
+    "aside",
     "call",
     "chat",
     "choice",
@@ -79,11 +83,13 @@ __all__ = [
     "context",
     "draw",
     "factor",
+    "from_genlm",
     "gen",
     "grammar",
     "json_schema",
     "lm",
     "logprob",
+    "model",
     "observe",
     "prompt",
     "regex",
@@ -91,5 +97,6 @@ __all__ = [
     "smc_program",
     "special",
     "sync",
+    "to_genlm",
     "twist",
 ]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from smcprog.dsl.requests import Request, Twist
+from smcprog.dsl.requests import EnterAside, LeaveAside, Request, Twist
 from smcprog.dsl.site import Site
 from smcprog.errors import ProgramError
 
@@ -25,6 +25,8 @@ class Invocation:
         self.twist_site: Site | None = None
         # Calls whose arguments are being evaluated: site number -> name of the appending statement.
         self.open: dict[int, str] = {}
+        # Those of `aside`: the programs called in their arguments are held, not run.
+        self.holding: set[int] = set()
 
     def twisted(self, new: float, site: Site) -> None:
         """The twist has moved."""
@@ -120,6 +122,17 @@ class Inlinable:
         raise NotImplementedError
 
 
+class ProgramCall(Protocol):
+    """A program and its arguments."""
+
+    @property
+    def program(self) -> Inlinable: ...
+    @property
+    def args(self) -> tuple[Any, ...]: ...
+    @property
+    def kwargs(self) -> Mapping[str, Any]: ...
+
+
 class Inline:
     """A program called in a program, to be awaited: it shares the caller's context."""
 
@@ -134,6 +147,44 @@ class Inline:
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return invoke(self.program, self.args, self.kwargs).__await__()
+
+
+class Held(Inline):
+    """A program called in the arguments of `aside`: not to be awaited there."""
+
+    __slots__ = ()
+
+
+class Aside:
+    """A program call to be run in a context of its own; awaited, it gives the call's value."""
+
+    __slots__ = ("called", "inherit", "site")
+
+    def __init__(self, site: Site, called: ProgramCall, inherit: bool) -> None:
+        self.site = site
+        self.called = called
+        self.inherit = inherit
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        awaited(self)
+        return self._run().__await__()
+
+    async def _run(self) -> Any:
+        host = current()
+        await Ask(self.site, Asked(EnterAside(self.inherit)))
+        try:
+            return await invoke(self.called.program, self.called.args, self.called.kwargs)
+        finally:
+            if not host.closing:
+                await Ask(self.site, Asked(LeaveAside()))
+
+
+@dataclass(frozen=True)
+class AsideAsked:
+    """What `aside`'s function returns."""
+
+    called: ProgramCall
+    inherit: bool
 
 
 async def invoke(program: Inlinable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -152,10 +152,12 @@ def _with_runtime(code: types.CodeType, runtime: Runtime) -> types.CodeType:
 
 @dataclass(frozen=True)
 class _Around:
-    """A call in whose arguments we are: its number, and its name where it is known to append."""
+    """A call in whose arguments we are: its number, its name where it is known to append, and
+    whether it holds the programs that are called there (`aside`)."""
 
     number: int
     appending: str | None
+    holds: bool
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -200,7 +202,9 @@ class _Rewriter(ast.NodeTransformer):
             return self.generic_visit(node)
         known = role(self._names.expression(node.func))
         appending = self._appending(node, known)
-        if appending:
+        innermost = self._around[-1] if self._around else None
+        held = isinstance(innermost, _Around) and innermost.holds
+        if appending and not (held and not isinstance(known, Statement)):
             self._check_nesting(node, appending)
         if self._by_hand and isinstance(known, Statement) and node is not self._awaited:
             source = self._places.site(node).source
@@ -213,7 +217,8 @@ class _Rewriter(ast.NodeTransformer):
         )
         self.within.append(tuple(a.number for a in self._around if isinstance(a, _Around)))
         func = self.visit(node.func)
-        self._around.append(_Around(number, appending))
+        holds = isinstance(known, Statement) and known.holds
+        self._around.append(_Around(number, appending, holds))
         args = [self.visit(arg) for arg in node.args]
         keywords = [self.visit(keyword) for keyword in node.keywords]
         self._around.pop()

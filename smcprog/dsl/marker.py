@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
-from smcprog.dsl.asking import Ask, Asked, now, started
+from smcprog.dsl.asking import Aside, AsideAsked, Ask, Asked, now, started
 from smcprog.dsl.requests import Request
 from smcprog.dsl.site import Site
 from smcprog.errors import ProgramError, WeightError
@@ -26,11 +26,12 @@ class Statement:
     """
 
     def __init__(
-        self, build: Callable[..., Any], appends: bool, spelled: Mapping[str, str]
+        self, build: Callable[..., Any], appends: bool, spelled: Mapping[str, str], holds: bool
     ) -> None:
         functools.update_wrapper(self, build)
         self.name = build.__name__
         self.appends = appends
+        self.holds = holds
         self._build = build
         self._spelled = spelled
         self._signature = inspect.signature(build)
@@ -58,7 +59,7 @@ class Statement:
     def __reduce__(self) -> str:
         return self.name
 
-    def ask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
+    def ask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked | AsideAsked:
         """Check the arguments and build the request.
 
         Raises:
@@ -67,7 +68,7 @@ class Statement:
         if kwargs and not self._any_keyword and not self._keywords.issuperset(kwargs):
             raise ProgramError(self._misspelled(kwargs))
         try:
-            return cast(Asked, self._build(*args, **kwargs))
+            return cast("Asked | AsideAsked", self._build(*args, **kwargs))
         except TypeError as error:
             try:
                 self._signature.bind(*args, **kwargs)
@@ -87,17 +88,18 @@ class Statement:
 
 
 def statement(
-    *, appends: bool = False, spelled: Mapping[str, str] | None = None
+    *, appends: bool = False, spelled: Mapping[str, str] | None = None, holds: bool = False
 ) -> Callable[[F], F]:
     """Make a `Statement` of a function. To a type checker it stays that function.
 
     Args:
         appends: whether it moves the context, so that its place among others matters.
         spelled: keywords that people try, and the right way to write each.
+        holds: whether programs called in its arguments are handed to it, not run there.
     """
 
     def decorate(build: F) -> F:
-        return cast(F, Statement(build, appends, spelled or {}))
+        return cast(F, Statement(build, appends, spelled or {}, holds))
 
     return decorate
 
@@ -112,17 +114,20 @@ def ask(request: Request, read: Callable[[Ask, Any], Any] | None = None) -> Any:
 
 def build_ask(
     statement: Statement, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Ask:
+) -> Ask | Aside:
     """Execute a statement at its place.
 
     Raises:
         ProgramError, WeightError: for arguments that it does not take, with the place.
     """
     try:
-        return Ask(site, statement.ask(args, kwargs), args, kwargs)
+        asked = statement.ask(args, kwargs)
     except (ProgramError, WeightError) as error:
         message, _, remedy = str(error).partition("\n  ")
         raise type(error)(site.located(message, remedy or None)) from None
+    if isinstance(asked, AsideAsked):
+        return Aside(site, asked.called, asked.inherit)
+    return Ask(site, asked, args, kwargs)
 
 
 # --- where it was called from ---

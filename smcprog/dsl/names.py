@@ -22,7 +22,7 @@ STATEMENTS = frozenset(
     "prompt chat gen observe logprob factor condition twist sync draw call aside context".split()
 )
 PUBLIC = STATEMENTS | frozenset(
-    "lm regex grammar json_schema choice reward from_genlm special EOS LEAVE".split()
+    "lm model regex grammar json_schema choice reward from_genlm special EOS LEAVE".split()
 )
 """Names of the language: a program's own variable of such a name would hide it."""
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from smcprog.dsl.asking import Inlinable
 from smcprog.dsl.marker import Statement
 from smcprog.dsl.names import UNKNOWN, Names, bound_names, role
 from smcprog.dsl.program import Program
@@ -33,8 +34,8 @@ class Planned:
 class Block:
     """Control flow around statements.
 
-    ``kind`` is "if", "for", "while", "try", "with", "match", "comprehension" or "call" (a program
-    that is inlined here); ``header`` the source that opens it.
+    ``kind`` is "if", "for", "while", "try", "with", "match", "comprehension", "call" (a program
+    that is inlined here) or "aside"; ``header`` the source that opens it.
     """
 
     kind: str
@@ -225,9 +226,14 @@ class _PlanReader:
             case ast.NamedExpr():
                 yield from self._assigned(node.value, node.target)
             case ast.Call():
-                for child in (node.func, *node.args, *node.keywords):
-                    yield from self._expression(child)
-                yield from self._call(node)
+                parts = (node.func, *node.args, *node.keywords)
+                inner = [found for part in parts for found in self._expression(part)]
+                known = role(self._callee(node.func))
+                if isinstance(known, Statement) and known.holds:
+                    yield Block("aside", self._header(node), node.lineno, tuple(inner))
+                else:
+                    yield from inner
+                    yield from self._call(node, known)
             case _:
                 for child in ast.iter_child_nodes(node):
                     yield from self._expression(child)
@@ -246,8 +252,14 @@ class _PlanReader:
         header = ast.unparse(first).strip()
         yield from self._block("comprehension", header, first.target, inside)
 
-    def _call(self, node: ast.Call) -> Iterator[Planned | Block]:
-        known = role(self._callee(node.func))
+    def _header(self, node: ast.Call) -> str:
+        """A call's source, with what it is assigned to."""
+        source = self._places.source(node)
+        return f"{self._variable} = {source}" if self._variable else source
+
+    def _call(
+        self, node: ast.Call, known: Statement | Inlinable | None
+    ) -> Iterator[Planned | Block]:
         if isinstance(known, Statement):
             site = self._places.site(node, known.name, self._variable)
             if known.name == "gen":
@@ -258,9 +270,7 @@ class _PlanReader:
             else:
                 yield Planned(site)
         elif isinstance(known, Program):
-            header = self._places.source(node)
-            if self._variable:
-                header = f"{self._variable} = {header}"
+            header = self._header(node)
             if known in self._callers:
                 yield Block("call", f"{header}   (recursion)", node.lineno, ())
             else:

@@ -30,12 +30,14 @@ class Chat:
 
 @dataclass(frozen=True)
 class Gen:
-    """Draw text. ``stop`` is None for the default of section 2. Answer: a `Text`."""
+    """Draw text. ``stop`` is None for the default of section 2; the draft reads ``hint`` before
+    the context. Answer: a `Text`."""
 
     potential: Product
     stop: tuple[Stop, ...] | None
     max_tokens: int
     keep_stop: bool
+    hint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -97,4 +99,30 @@ class Context:
     """Ask for the text so far. Answer: str."""
 
 
-Request = Prompt | Chat | Gen | Observe | LogProb | Factor | Twist | Sync | Draw | Call | Context
+@dataclass(frozen=True)
+class EnterAside:
+    """Leave the context aside, for an empty one or (``inherit``) a copy of it. Answer: None."""
+
+    inherit: bool
+
+
+@dataclass(frozen=True)
+class LeaveAside:
+    """Go back to the context that was left aside. Answer: None."""
+
+
+Request = (
+    Prompt
+    | Chat
+    | Gen
+    | Observe
+    | LogProb
+    | Factor
+    | Twist
+    | Sync
+    | Draw
+    | Call
+    | Context
+    | EnterAside
+    | LeaveAside
+)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from smcprog.dsl.asking import NOT_RECORDED, Ask, Inlinable, Inline, current
+from smcprog.dsl.asking import NOT_RECORDED, Aside, Ask, Held, Inlinable, Inline, current
 from smcprog.dsl.marker import Statement, build_ask
 from smcprog.dsl.site import Site
 from smcprog.errors import ProgramError
@@ -52,14 +52,14 @@ class Runtime:
             type(callee) is types.MethodType and type(callee.__func__) is types.FunctionType
         ):
             if number in self._around:
-                current().invocations[-1].open.pop(number, None)
+                self._enter(number, None, False)
             return callee
         return self._dispatched(number, callee)
 
     @staticmethod
     def settle(called: Any) -> Any:
         """Await what `at` made of a statement or program; any other value is there already."""
-        if type(called) is Ask or type(called) is Inline:
+        if type(called) in _AWAITED:
             return called
         return _ready(called)
 
@@ -85,14 +85,20 @@ class Runtime:
             name, meant = None, original
             args, kwargs = (), {}
         if number in self._around:
-            opened = current().invocations[-1].open
-            if name is None:
-                opened.pop(number, None)
-            else:
-                opened[number] = name
+            self._enter(number, name, isinstance(callee, Statement) and callee.holds)
         elif isinstance(original, Statement):
             self._known[number] = (original, meant)
         return functools.partial(meant, *args, **kwargs) if args or kwargs else meant
+
+    @staticmethod
+    def _enter(number: int, appending: str | None, holds: bool) -> None:
+        """The arguments of a call are about to be evaluated."""
+        invocation = current().invocations[-1]
+        if appending is None:
+            invocation.open.pop(number, None)
+        else:
+            invocation.open[number] = appending
+        (invocation.holding.add if holds else invocation.holding.discard)(number)
 
     def _perform(self, number: int, statement: Statement, /, *args: Any, **kwargs: Any) -> Any:
         site = self._sites[number]
@@ -107,6 +113,9 @@ class Runtime:
         return build_ask(statement, site, args, kwargs)
 
     def _inline(self, number: int, program: Inlinable, /, *args: Any, **kwargs: Any) -> Inline:
+        within = self._within[number]
+        if within and within[-1] in current().invocations[-1].holding:
+            return Held(program, args, kwargs)
         self._check_nesting(number, program.name)
         return Inline(program, args, kwargs)
 
@@ -120,6 +129,7 @@ class Runtime:
                     raise ProgramError(site.located(*nested(name, opened[outer], site.source)))
 
 
+_AWAITED = (Ask, Inline, Aside)
 _DISPATCHED = (Statement, Inlinable, types.MethodType, functools.partial)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from smcprog.dsl.names import UNKNOWN, Names
 from smcprog.dsl.site import Places
 from smcprog.potentials.base import LM, Constraint, Potential, Product, TextPotential
+from smcprog.potentials.lm import model
 from smcprog.text import EOS, LEAVE
 
 WHERE = {
@@ -25,11 +26,13 @@ LATER = "decided at run time"
 
 @dataclass(frozen=True)
 class Factor:
-    """One potential of a statement: its source, and its stage (None: decided at run time)."""
+    """One potential of a statement: its source, and its stage (None: decided at run time).
+    ``beside``: it is of another context or model, a factor beside `lm`."""
 
     source: str
     stage: str | None
     note: str = ""
+    beside: bool = False
 
 
 class _Unknown(Exception):
@@ -47,6 +50,12 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 }
 
 
+def _beside(potential: Potential) -> bool:
+    if isinstance(potential, Product):
+        return all(map(_beside, potential.factors)) and bool(potential.factors)
+    return isinstance(potential, LM) and not potential.own
+
+
 class PotentialReader:
     """Reads the potentials of one statement."""
 
@@ -59,7 +68,7 @@ class PotentialReader:
         factors = [factor for arg in node.args for factor in self._factors(arg)]
         keywords = {keyword.arg: keyword.value for keyword in node.keywords}
         unknown = None in keywords or any(factor.stage is None for factor in factors)
-        if not any(factor.stage == "score" for factor in factors):
+        if not any(factor.stage == "score" and not factor.beside for factor in factors):
             factors.append(Factor("lm", "score", f"unless {LATER}" if unknown else ""))
         stop = self._stop(keywords.get("stop"), factors, unknown)
         limit = self._or_none(keywords.get("max_tokens", ast.Constant(512)))
@@ -81,8 +90,7 @@ class PotentialReader:
         try:
             value = self._evaluate(node)
         except _Unknown:
-            stage = self._promised(node)
-            yield Factor(source, stage, LATER)
+            yield Factor(source, self._promised(node), LATER, self._beside(node))
         except Exception as error:
             yield Factor(source, self._promised(node), f"{type(error).__name__}: {error}")
         else:
@@ -91,9 +99,9 @@ class PotentialReader:
     def _known(self, source: str, value: Any) -> Iterator[Factor]:
         if isinstance(value, Product) and len(value.factors) > 1:
             for factor in value.factors:
-                yield Factor(repr(factor), factor.stage, f"in {source}")
+                yield Factor(repr(factor), factor.stage, f"in {source}", _beside(factor))
         elif isinstance(value, Potential):
-            yield Factor(source, value.stage)
+            yield Factor(source, value.stage, beside=_beside(value))
         else:
             yield Factor(source, None, f"not a potential: {value!r:.60}")
 
@@ -118,6 +126,14 @@ class PotentialReader:
         if issubclass(returned, Constraint):
             return "mask"
         return "score" if issubclass(returned, LM) else None
+
+    def _beside(self, node: ast.expr) -> bool:
+        """Whether a factor that is decided at run time is of another context or model."""
+        return any(
+            (isinstance(part, ast.Attribute) and part.attr == "given")
+            or (isinstance(part, ast.Call) and self._names.expression(part.func) is model)
+            for part in ast.walk(node)
+        )
 
     def _stop(self, node: ast.expr | None, factors: Sequence[Factor], unknown: bool) -> str:
         constrained = any(factor.stage == "mask" for factor in factors)

@@ -17,9 +17,10 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
-from smcprog.dsl.asking import Ask, current
+from smcprog.dsl.asking import AsideAsked, Ask, Held, awaited, current
 from smcprog.dsl.copying import copied
 from smcprog.dsl.marker import ask, statement
+from smcprog.dsl.program import BoundProgram, Program
 from smcprog.dsl.requests import (
     Call,
     Chat,
@@ -132,6 +133,7 @@ def gen(
     stop: Stop | Sequence[Stop] | None = None,
     max_tokens: int = 512,
     keep_stop: bool = False,
+    hint: str | None = None,
 ) -> Text:
     """Draw text from (target LM x the potentials) given the context, and append it.
 
@@ -141,6 +143,8 @@ def gen(
             under a constraint and `EOS` without; ``()`` masks every stop.
         max_tokens: the text is cut there.
         keep_stop: whether the context keeps the stop string.
+        hint: text that the draft alone reads, before the context: it moves the proposal, not the
+            target.
 
     >>> @smc_program
     ... def label(text):
@@ -161,6 +165,8 @@ def gen(
         raise ProgramError(f"gen(max_tokens=...) takes a positive int, not {int(max_tokens)}")
     if not isinstance(keep_stop, (bool, np.bool_)):
         raise ProgramError(f"gen(keep_stop=...) takes True or False, not {keep_stop!r}")
+    if hint is not None and not isinstance(hint, str):
+        raise ProgramError(f"gen(hint=...) takes text (str), not {_type(hint)}")
     whole = product(*potentials)
     stops = None if stop is None else _stops(stop)
     if stops and LEAVE in stops and not whole.constraints:
@@ -168,7 +174,7 @@ def gen(
             "stop=LEAVE means that the model leaves a constraint, and there is none\n"
             '  Write instead: stop=EOS, or give one: gen(regex("[0-9]+"))'
         )
-    return ask(Gen(whole, stops, int(max_tokens), bool(keep_stop)))
+    return ask(Gen(whole, stops, int(max_tokens), bool(keep_stop), hint or None))
 
 
 @statement(appends=True)
@@ -352,6 +358,43 @@ def call(fn: Callable[..., Any], *args: Any, batch: bool = False) -> Any:
     if not isinstance(batch, bool):
         raise ProgramError(f"call(batch=...) takes True or False, not {batch!r}")
     return ask(Call(fn, args, batch))
+
+
+@statement(holds=True)
+def aside(program_call: Any, inherit: bool = False) -> Any:
+    """Run another program in an empty context, or (``inherit``) in a copy of this one; returns its
+    value. Its weights count; the context is then what it was.
+
+    Args:
+        program_call: ``judge(answer)``: the call is not run where it stands, but by `aside`.
+        inherit: whether it begins with the text so far.
+
+    >>> @smc_program
+    ... def judge(review):
+    ...     prompt(f"Review: {review}\\nSentiment:")
+    ...     yes, no = logprob([" positive", " negative"])
+    ...     factor(yes)
+    ...     return yes > no
+    >>> @smc_program
+    ... def praised():
+    ...     prompt("Sentiment: positive\\nIn one sentence:")
+    ...     why = gen(stop=".", max_tokens=20)
+    ...     liked = aside(judge(why))
+    ...     return context().startswith("Sentiment: positive")
+    >>> engine.run(praised(), particles=4, seed=0).best
+    True
+    """
+    if not isinstance(program_call, (Held, BoundProgram)):
+        called = isinstance(program_call, Program)
+        wrong = repr(program_call) if called else _type(program_call)
+        name = program_call.name if called else "judge"
+        raise ProgramError(
+            f"aside() takes a program call, not {wrong}\n  Write instead: aside({name}(...))"
+        )
+    if not isinstance(inherit, (bool, np.bool_)):
+        raise ProgramError(f"aside(inherit=...) takes True or False, not {inherit!r}")
+    awaited(program_call)  # in hand-written code, where it has been called
+    return AsideAsked(program_call, bool(inherit))
 
 
 @statement()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -87,31 +87,48 @@ class Engine(Runner):
         if target is None:
             target = loading.PAIR / "target"
             draft = loading.PAIR / "draft" if draft is None else draft
-        sources = [target] if draft is None else [target, draft]
-        loaded = [loading.load(source, device, dtype) for source in sources]
-        if draft is not None:
-            loading.check_vocabularies(loaded[TARGET].tokenizer, loaded[DRAFT].tokenizer)
-        self._models = [
-            CausalLM(name, one.model, index, PAGE_SIZE)
-            for index, (name, one) in enumerate(zip(("target", "draft"), loaded, strict=False))
-        ]
-        for model, one in zip(self._models, loaded, strict=True):
-            width = min(model.embeddings, model.vocabulary_size)
-            loading.check_ids(model.name, one.tokenizer, width)
-        limits = [m.context_limit for m in self._models if m.context_limit is not None]
-        self.context_limit: int | None = min(limits, default=None)
-        self.tokenizer: Any = loaded[TARGET].tokenizer
-        self._size = self._models[TARGET].vocabulary_size
-        self._tokenization: Tokenization = HFTokenization(
-            self.tokenizer, self._size, loading.end_ids(loaded[TARGET])
-        )
-        vocabulary = self._tokenization.vocabulary
-        self._tables = [EventTable(vocabulary, model.device) for model in self._models]
+        self._device, self._dtype = device, dtype
         pages = None if kv_tokens is None else -(-kv_tokens // PAGE_SIZE)
-        self._pool = PagePool(len(self._models), pages, PAGE_SIZE)
-        if pages is not None:
-            for model in self._models:
-                model.store.fix(pages)
+        self._pool = PagePool(0, pages, PAGE_SIZE)
+        self._models: list[CausalLM] = []
+        self._tables: list[EventTable] = []
+        self._others: dict[Any, int] = {}
+        self.context_limit: int | None = None
+        loaded = [loading.load(one, device, dtype) for one in (target, draft) if one is not None]
+        self.tokenizer: Any = loaded[TARGET].tokenizer
+        self._tokenization: Tokenization | None = None
+        if draft is not None:
+            loading.check_vocabularies(self.tokenizer, loaded[DRAFT].tokenizer)
+        for name, one in zip(("target", "draft"), loaded, strict=False):
+            self._add(name, one)
+        self.has_draft = draft is not None
+
+    def _add(self, name: str, loaded: loading.Loaded) -> None:
+        """Let a model run over the pages."""
+        model = CausalLM(name, loaded.model, len(self._models), PAGE_SIZE)
+        width = min(model.embeddings, model.vocabulary_size)
+        loading.check_ids(name, loaded.tokenizer, width)
+        if not self._models:
+            self._size = model.vocabulary_size
+            self._tokenization = HFTokenization(self.tokenizer, self._size, loading.end_ids(loaded))
+        self._models.append(model)
+        self._tables.append(EventTable(self.tokenization.vocabulary, model.device))
+        self._pool.add_model()
+        if self._pool.limit is not None:
+            model.store.fix(self._pool.limit)
+        limits = [m.context_limit for m in self._models if m.context_limit is not None]
+        self.context_limit = min(limits, default=None)
+
+    def _index_of(self, lm: LM) -> int:
+        """The model that a factor names, loaded where it is new."""
+        if lm.source is None:
+            return TARGET
+        if lm.source not in self._others:
+            loaded = loading.load(lm.source, self._device, self._dtype)
+            loading.check_vocabularies(self.tokenizer, loaded.tokenizer, f"{lm.variant!r}")
+            self._add(repr(lm.variant), loaded)
+            self._others[lm.source] = len(self._models) - 1
+        return self._others[lm.source]
 
     def __repr__(self) -> str:
         """The models, and where they are."""
@@ -120,12 +137,8 @@ class Engine(Runner):
     @property
     def tokenization(self) -> Tokenization:
         """How text becomes tokens and back."""
+        assert self._tokenization is not None
         return self._tokenization
-
-    @property
-    def has_draft(self) -> bool:
-        """Whether `extend` is possible."""
-        return len(self._models) > 1
 
     # Rows
 
@@ -227,17 +240,19 @@ class Engine(Runner):
 
     @torch.inference_mode()
     def score(self, queries: Sequence[Query]) -> list[Scored]:
-        """One target pass for all queries. Appends nothing.
+        """One pass of the target, and of each other model that a factor names. Appends nothing.
 
         Raises:
-            NaNLogitsError
+            NaNLogitsError, WeightError, ModelError, VocabularyError
         """
-        scoring = _Scoring(queries, self._size, self._tables[TARGET])
-        start = 0
-        for block in self._run(TARGET, scoring.feeds):
-            for logits in block.split(max(1, _LOGITS_AT_ONCE // self._size)):
-                scoring.read(checked(logits, "target"), start)
-                start += len(logits)
+        scoring = _Scoring(queries, self._index_of, self._size, self._tables[TARGET])
+        for index, passed in scoring.passes.items():
+            start = 0
+            for block in self._run(index, passed.feeds):
+                for logits in block.split(max(1, _LOGITS_AT_ONCE // self._size)):
+                    wide = fit_width(checked(logits, self._models[index].name), self._size)
+                    scoring.read(passed, wide, start)
+                    start += len(logits)
         return scoring.result()
 
     @torch.inference_mode()
@@ -250,9 +265,12 @@ class Engine(Runner):
         Raises:
             NaNLogitsError
         """
-        blocks = self._run(TARGET, [_last_position(row) for row in rows])
-        log_p = variant(torch.cat([checked(logits, "target") for logits in blocks]), lm)
-        return self._tables[TARGET].collapse(log_p, spaces).double().cpu().numpy()
+        index = self._index_of(lm)
+        name = self._models[index].name
+        blocks = self._run(index, [_last_position(row) for row in rows])
+        logits = torch.cat([fit_width(checked(block, name), self._size) for block in blocks])
+        log_p = self._tables[TARGET].collapse(variant(logits, lm), spaces)
+        return log_p.double().cpu().numpy()
 
     def _run(self, index: int, feeds: Sequence[Feed]) -> Iterator[Tensor]:
         settle(self._pool, [model.store for model in self._models])
@@ -271,60 +289,92 @@ class _Reading:
     space: EventSpace | None
 
 
-class _Scoring:
-    """The readings that a scoring pass must make, by position in its packed logits."""
+class _Pass:
+    """What one model is fed, and what is to be read off its packed logits."""
 
-    def __init__(self, queries: Sequence[Query], size: int, table: EventTable) -> None:
+    def __init__(self) -> None:
+        self.feeds: list[Feed] = []
+        self.positions = 0
+        self.readings: dict[LM, list[_Reading]] = defaultdict(list)
+        self.bonuses: list[tuple[int, int, list[int]]] = []  # position, query, factors
+
+    def feed(self, row: PagedRow, first: int, positions: int) -> int:
+        """Feed a row from ``first``; the place of its logits."""
+        at = self.positions
+        self.feeds.append(Feed(row, first, first + positions))
+        self.positions += positions
+        return at
+
+
+class _Scoring:
+    """The readings that the passes for some queries must make."""
+
+    def __init__(
+        self,
+        queries: Sequence[Query],
+        index_of: Callable[[LM], int],
+        size: int,
+        table: EventTable,
+    ) -> None:
         self._queries = queries
+        self._index_of = index_of
         self._size = size
         self._table = table
-        self.feeds: list[Feed] = []
-        self._readings: dict[LM, list[_Reading]] = defaultdict(list)
-        self._bonuses: list[tuple[int, int]] = []  # position, query
+        self.passes: dict[int, _Pass] = defaultdict(_Pass)
         self._log_p = [np.zeros((len(q.lms), len(q.block))) for q in queries]
+        # Logits of bonuses whose factors read several contexts, by query and factor.
+        self._waiting: dict[int, dict[int, Tensor]] = defaultdict(dict)
         self._bonus: dict[int, tuple[int | None, NDArray[np.float64], float]] = {}
-        at = 0
-        for number, query in enumerate(queries):
-            at += self._enlist(number, query, at)
+        for number in range(len(queries)):
+            self._enlist(number)
 
-    def _enlist(self, number: int, query: Query, at: int) -> int:
-        """Note what to read for one query from position ``at``; returns how many positions."""
-        row = _paged(query.row)
-        drawn = sum(event < self._size for event in query.block)
+    def _enlist(self, number: int) -> None:
+        """Note what to feed and read for one query."""
+        query = self._queries[number]
         positions = len(query.block) + (query.bonus is not None)
         if positions == 0:
-            return 0
-        first = row.length - drawn - 1
-        if first < 0:
-            raise ValueError("a row without context cannot be scored: open it with a BOS token")
-        self.feeds.append(Feed(row, first, first + positions))
-        for factor, lm in enumerate(query.lms):
-            kind = LM(1.0, lm.temperature, lm.top_p, lm.top_k)
-            self._readings[kind] += [
-                _Reading(
-                    at + t, event, number, factor, t, query.spaces[t] if query.spaces else None
-                )
-                for t, event in enumerate(query.block)
-            ]
-        if query.bonus is not None:
-            self._bonuses.append((at + len(query.block), number))
-        return positions
+            return
+        drawn = sum(event < self._size for event in query.block)
+        contexts: dict[tuple[int, Row], list[int]] = defaultdict(list)
+        for factor, (row, lm) in enumerate(zip(query.rows, query.lms, strict=True)):
+            contexts[self._index_of(lm), row].append(factor)
+        for (index, row), factors in contexts.items():
+            first = row.length - drawn - 1
+            if first < 0:
+                raise ValueError("a row without context cannot be scored: open it with a BOS token")
+            passed = self.passes[index]
+            at = passed.feed(_paged(row), first, positions)
+            for factor in factors:
+                passed.readings[query.lms[factor].variant] += [
+                    _Reading(
+                        at + t, event, number, factor, t, query.spaces[t] if query.spaces else None
+                    )
+                    for t, event in enumerate(query.block)
+                ]
+            if query.bonus is not None:
+                passed.bonuses.append((at + len(query.block), number, factors))
 
-    def read(self, logits: Tensor, start: int) -> None:
-        """Make the readings at positions ``start`` .. ``start`` + n - 1: checked logits [n, V]."""
+    def read(self, passed: _Pass, logits: Tensor, start: int) -> None:
+        """Make a pass's readings at positions ``start`` .. ``start`` + n - 1: logits [n, V]."""
         end = start + len(logits)
-        for lm, readings in self._readings.items():
+        for lm, readings in passed.readings.items():
             low = bisect_left(readings, start, key=lambda r: r.position)
             high = bisect_left(readings, end, key=lambda r: r.position)
             here = readings[low:high]
             self._read_tokens(logits, start, lm, [r for r in here if r.event < self._size])
             self._read_stops(logits, start, lm, [r for r in here if r.event >= self._size])
-        by_factors: dict[tuple[LM, ...], list[tuple[int, int]]] = defaultdict(list)
-        for position, number in self._bonuses:
+        ready: dict[tuple[LM, ...], list[tuple[int, int]]] = defaultdict(list)
+        for position, number, factors in passed.bonuses:
             if start <= position < end:
-                by_factors[self._queries[number].lms].append((position - start, number))
-        for lms, members in by_factors.items():
-            self._draw_bonus(logits, lms, members)
+                lms = self._queries[number].lms
+                if len(factors) == len(lms):
+                    ready[lms].append((position - start, number))
+                else:
+                    row = logits[position - start].clone()
+                    self._waiting[number].update(dict.fromkeys(factors, row))
+        for lms, members in ready.items():
+            rows = logits[torch.tensor([at for at, _ in members], device=logits.device)]
+            self._draw_bonus(lms, [number for _, number in members], [rows] * len(lms))
 
     def _read_tokens(
         self, logits: Tensor, start: int, lm: LM, readings: Sequence[_Reading]
@@ -349,19 +399,22 @@ class _Scoring:
             self._log_p[reading.query][reading.factor, reading.index] = value
 
     def _draw_bonus(
-        self, logits: Tensor, lms: tuple[LM, ...], members: Sequence[tuple[int, int]]
+        self, lms: tuple[LM, ...], numbers: Sequence[int], logits: Sequence[Tensor]
     ) -> None:
-        """Draw from prod_i p_i^alpha_i over E for (row of logits, query) pairs of equal factors."""
-        queries = [self._queries[number] for _, number in members]
+        """Draw from prod_i p_i^alpha_i over E for queries of equal factors: logits [n, V] of each
+        factor."""
+        queries = [self._queries[number] for number in numbers]
         spaces = [cast(EventSpace, query.bonus) for query in queries]
-        rows = logits[torch.tensor([row for row, _ in members], device=logits.device)]
-        tables = [self._table.collapse(variant(rows, lm), spaces) for lm in lms]
-        log_w = product_of_powers(tables, [lm.alpha for lm in lms])
+        tables = [
+            self._table.collapse(variant(rows, lm), spaces)
+            for rows, lm in zip(logits, lms, strict=True)
+        ]
         uniforms = [_stream_uniform(query) for query in queries]
-        events, _, log_z = draw(log_w, _doubles(uniforms, logits.device))
+        log_w = product_of_powers(tables, lms)
+        events, _, log_z = draw(log_w, _doubles(uniforms, log_w.device))
         log_p = torch.stack([table.gather(1, events[:, None])[:, 0] for table in tables], dim=1)
-        for (_, number), event, factors, z in zip(
-            members, events.tolist(), log_p.tolist(), log_z.tolist(), strict=True
+        for number, event, factors, z in zip(
+            numbers, events.tolist(), log_p.tolist(), log_z.tolist(), strict=True
         ):
             if z == -np.inf:
                 self._bonus[number] = (None, np.zeros(len(lms)), z)
@@ -369,7 +422,16 @@ class _Scoring:
                 self._bonus[number] = (event, np.array(factors), z)
 
     def result(self) -> list[Scored]:
-        """The answers, in the order of the queries."""
+        """The answers, in the order of the queries, after all passes."""
+        together: dict[tuple[LM, ...], list[int]] = defaultdict(list)
+        for number in self._waiting:
+            together[self._queries[number].lms].append(number)
+        for lms, numbers in together.items():
+            rows = [
+                torch.stack([self._waiting[number][factor] for number in numbers])
+                for factor in range(len(lms))
+            ]
+            self._draw_bonus(lms, numbers, rows)
         answers = []
         for number, query in enumerate(self._queries):
             nothing = (None, np.zeros(len(query.lms)), 0.0)

@@ -88,6 +88,12 @@ class PagePool:
         self._serials = 0
         self._copies: dict[int, int] = {}
 
+    def add_model(self) -> None:
+        """Let one more model write on the pages; it has written on none."""
+        self._models += 1
+        for page in self.pages.values():
+            page.filled.append(0)
+
     # Rows
 
     def open(self, tokens: Sequence[int]) -> PagedRow:

@@ -96,9 +96,9 @@ def end_ids(loaded: Loaded) -> tuple[int, ...]:
     )
 
 
-def check_vocabularies(target: Any, draft: Any) -> None:
+def check_vocabularies(target: Any, other: Any, name: str = "the draft") -> None:
     """Compare two tokenizers id by id. Raises VocabularyError that says how they differ."""
-    ours, theirs = target.get_vocab(), draft.get_vocab()
+    ours, theirs = target.get_vocab(), other.get_vocab()
     if ours == theirs:
         return
     differing = sorted(
@@ -108,10 +108,10 @@ def check_vocabularies(target: Any, draft: Any) -> None:
     )
     _, token = differing[0]
     raise VocabularyError(
-        "the draft and the target have different vocabularies, so that the one cannot propose for "
-        f"the other: {len(theirs)} and {len(ours)} tokens, {len(differing)} of which differ, the "
-        f"first being {token!r}: {_numbered(theirs, token)} in the draft, "
-        f"{_numbered(ours, token)} in the target. Choose a draft of the target's own family."
+        f"{name} and the target have different vocabularies, so that the one cannot read the "
+        f"other's tokens: {len(theirs)} and {len(ours)} tokens, {len(differing)} of which differ, "
+        f"the first being {token!r}: {_numbered(theirs, token)} in {name}, "
+        f"{_numbered(ours, token)} in the target. Choose a model of the target's own family."
     )
 
 

@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 
 from smcprog.errors import NaNLogitsError
 from smcprog.inference.interface import EventSpace
+from smcprog.inference.weights import zero_under_negative
 from smcprog.potentials.base import LM
 from smcprog.vocabulary import Bits, Vocabulary
 
@@ -135,21 +136,26 @@ class EventTable:
         return self._eight_bools[octets.long()].view(torch.bool)[:, : self._vocabulary.size]
 
 
-def product_of_powers(tables: Sequence[Tensor], alphas: Sequence[float]) -> Tensor:
+def product_of_powers(tables: Sequence[Tensor], lms: Sequence[LM]) -> Tensor:
     """log prod_i p_i^alpha_i over events, unnormalised: tables [n, E] to [n, E].
 
-    An event that some p_i gives probability 0 has weight 0.
+    An event that some p_i with a positive exponent gives probability 0 has weight 0.
 
     Raises:
-        ValueError: for an exponent that is not positive.
+        WeightError: for another that some p_i with a negative exponent gives probability 0.
     """
-    if not all(alpha > 0 for alpha in alphas):
-        raise ValueError(f"exponents must be positive, not {list(alphas)}")
-    powers = [
-        table if alpha == 1.0 else table * alpha
-        for table, alpha in zip(tables, alphas, strict=True)
-    ]
-    return powers[0] if len(powers) == 1 else torch.stack(powers).sum(0)
+    if len(lms) == 1:
+        (table,), (lm,) = tables, lms
+        return table if lm.alpha == 1.0 else table * lm.alpha
+    powers = [table * lm.alpha for table, lm in zip(tables, lms, strict=True) if lm.alpha > 0]
+    total = torch.stack(powers).sum(0)
+    impossible = torch.isneginf(total)
+    for table, lm in zip(tables, lms, strict=True):
+        if lm.alpha < 0:
+            if bool((torch.isneginf(table) & ~impossible).any()):
+                raise zero_under_negative(lm)
+            total = total + lm.alpha * table.masked_fill(impossible, 0.0)
+    return total
 
 
 class Draws(NamedTuple):

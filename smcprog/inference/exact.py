@@ -20,6 +20,7 @@ from smcprog.inference.population import Particle, Run, Settings
 from smcprog.inference.randomness import Purpose
 from smcprog.inference.smc import advance
 from smcprog.inference.tabular import TabularEngine
+from smcprog.inference.weights import log_power
 
 T = TypeVar("T")
 
@@ -137,24 +138,25 @@ def enumerate_traces(call: BoundProgram, engine: TabularEngine, max_tokens: int 
 def step(engine: TabularEngine, run: Run, branches: Branches) -> None:
     """Take one event of the present `gen`, at its factor of gamma."""
     (particle,) = run.particles
-    generation, row = particle.generation, particle.row
-    assert generation is not None and row is not None
+    generation, context = particle.generation, particle.context
+    assert generation is not None and context.row is not None
     space = generation.space()
     assert space is not None
     lms = generation.request.potential.lms
-    log_p = np.stack([engine.event_log_p([row], [space], lm)[0] for lm in lms])
-    log_pi = engine.power(log_p, lms)
+    log_p = engine.factor_tables(context.rows_of(lms), space, lms)
+    log_pi = log_power(log_p, lms)
     options = [int(e) for e in np.flatnonzero(log_pi > -np.inf)]
     source = host.source_of(particle)
     if not options:
         run.charge(particle, -np.inf, source)
         return
     event = branches.pick(options)
-    generation.log_p += float(log_p[generation.reported, event])
+    generation.log_ps += log_p[:, event]
     generation.push(event)
     run.charge(particle, -np.inf if generation.dead else float(log_pi[event]), source)
     if particle.running and event < engine.tokenization.vocabulary.size:
-        if row.length < run.context_limit:
-            engine.append([row], [[event]])
+        if context.row.length < run.context_limit:
+            for row in [context.row, *context.beside]:
+                engine.append([row], [[event]])
         else:
             host.outgrow(run, particle)

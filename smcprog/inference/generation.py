@@ -76,8 +76,8 @@ class Generation:
         dead: the text has weight zero, and ``death`` says why.
         truncated: the text was cut at its token budget although it could have gone on.
         stop: what ended it, as `Text.stop`.
-        log_p: log probability of the drawn events under the ``reported`` LM factor: `lm` itself
-            where it takes part, else the first variant.
+        log_ps: log probability of the drawn events under each LM factor, float64[len(lms)].
+        log_psi: the guess of the future log weight that has been charged, see `guide`.
         log_phi: the text potentials' last values, as charged so far, by their place in the product.
         prohibition: the constraint was left by a draw, and accepted everywhere on the way.
     """
@@ -90,10 +90,12 @@ class Generation:
         self.ended = self.truncated = self.prohibition = False
         self.death = ""
         self.stop: Stop | None = None
-        self.log_p = 0.0
         self.log_phi: dict[int, float] = {}
         lms = request.potential.lms
-        self.reported = next((i for i, lm in enumerate(lms) if lm == LM(lm.alpha)), 0)
+        self.log_ps = np.zeros(len(lms))
+        self.log_psi = 0.0
+        # What `Text.logprob` is under: `lm` itself where it takes part, else the first variant.
+        self._reported = next((i for i, lm in enumerate(lms) if lm.variant == LM()), 0)
         self._vocabulary = vocabulary
         self._text_end: int | None = None
         constraints = request.potential.constraints
@@ -108,6 +110,22 @@ class Generation:
     def dead(self) -> bool:
         """Whether the text has weight zero."""
         return bool(self.death)
+
+    @property
+    def log_p(self) -> float:
+        """Log probability of the drawn events, as `Text.logprob` reports it."""
+        return float(self.log_ps[self._reported])
+
+    def guide(self) -> float:
+        """log psi of the text so far: what turns the present exponent of a growing factor into its
+        final one. 0 for a text that has ended, so that the target is what it was (a twist)."""
+        if self.ended:
+            return 0.0
+        return sum(
+            (lm.exponent(len(self.tokens)) - lm.alpha) * float(log_p)
+            for lm, log_p in zip(self.request.potential.lms, self.log_ps, strict=True)
+            if lm.over
+        )
 
     @property
     def text(self) -> bytes:
@@ -184,6 +202,7 @@ class Generation:
         clone = object.__new__(Generation)
         clone.__dict__.update(self.__dict__)
         clone.tokens = list(self.tokens)
+        clone.log_ps = self.log_ps.copy()
         clone.log_phi = dict(self.log_phi)
         clone._matchers = [matcher.fork() for matcher in self._matchers]
         if self._acceptance is not None:

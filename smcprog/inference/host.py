@@ -18,21 +18,25 @@ from smcprog.dsl.requests import (
     Chat,
     Context,
     Draw,
+    EnterAside,
     Factor,
     Gen,
+    LeaveAside,
     LogProb,
     Observe,
     Prompt,
     Sync,
     Twist,
 )
-from smcprog.errors import ContextLengthError, ProgramError
 from smcprog.inference import calls
+from smcprog.inference.context import TokenContext, chat_difference, check_readable, open_given
 from smcprog.inference.generation import Generation
 from smcprog.inference.interface import EngineInterface, EventSpace, Query, Row, Scored, eos_event
 from smcprog.inference.population import Particle, Run
+from smcprog.inference.weights import log_power
 from smcprog.potentials.base import LM
-from smcprog.text import EOS, Special, Text
+from smcprog.potentials.json_schema import JsonSchema
+from smcprog.text import EOS, JsonText, Text
 
 # A text that the model ends before it begins leaves the context as it was: a loop that asks again
 # would hardly ever end.
@@ -50,11 +54,12 @@ def advance(run: Run, slot: int, particle: Particle) -> None:
                 if append_parts(run, particle, request.parts):
                     particle.answer(None, text="".join(request.parts))
             case Chat():
-                parts = chat_difference(run.engine, particle, request)
+                tokenization, context = run.engine.tokenization, particle.context
+                parts = chat_difference(tokenization, context, request, place(particle))
                 if append_parts(run, particle, parts):
                     particle.answer(None, text="".join(parts))
             case Context():
-                particle.answer(particle.context_text)
+                particle.answer(particle.context.text)
             case Factor(logw, source):
                 charge_statement(run, particle, logw, source)
             case Twist(old, new):
@@ -64,12 +69,16 @@ def advance(run: Run, slot: int, particle: Particle) -> None:
                 index = run.stream(slot, "draw").choose(run.draws[slot], p)
                 run.draws[slot] += 1
                 particle.answer(index, text=repr(values[index]))
+            case EnterAside(inherit):
+                inner = particle.context.fork(run.engine) if inherit else TokenContext()
+                particle.contexts.append(inner)
+                particle.resume(None)
+            case LeaveAside():
+                run.free(particle.contexts.pop().take_rows())
+                particle.answer(None)
             case Gen():
                 if flush(run, particle):
-                    vocabulary = run.engine.tokenization.vocabulary
-                    particle.generation = Generation(request, vocabulary)
-                    if particle.generation.dead:
-                        run.charge(particle, -np.inf, source_of(particle))
+                    begin_gen(run, particle, request)
                 return
             case Call(fn, _, batch=False) if not inspect.iscoroutinefunction(fn):
                 calls.call_alone(particle, request)
@@ -105,53 +114,20 @@ def append_parts(run: Run, particle: Particle, parts: Iterable[str]) -> bool:
     """
     for part in parts:
         if part:
-            particle.unsent.append(part)
-            data = part.encode(errors="replace")  # a surrogate is refused when it is encoded
-            particle.unsent_bytes += len(data)
-            particle.context.append(data)
-            particle.silent = 0
+            particle.context.add(part)
     longest = run.engine.tokenization.vocabulary.longest
-    if particle.unsent_bytes > run.settings.max_tokens * longest:
+    if particle.context.unsent_bytes > run.settings.max_tokens * longest:
         return flush(run, particle)
     return True
 
 
 def flush(run: Run, particle: Particle) -> bool:
-    """Encode what was appended, and open the particle's row. False where that killed it."""
-    engine = run.engine
-    if particle.row is not None and particle.unsent and particle.blank:
-        # A model has read the empty context; the first text opens it by the tokenizer's convention.
-        engine.free(particle.row)
-        particle.row = None
-    row = particle.row
-    if row is None:
-        ids = encode_opening(engine, particle.unsent)
-    else:
-        ids = engine.tokenization.encode(particle.unsent, at_start=False)
-    particle.unsent.clear()
-    particle.unsent_bytes = 0
+    """Encode what was appended, and open the context's row. False where that killed it."""
+    ids = particle.context.encode_unsent(run.engine)
     if not room(run, particle, ids):
         return False
-    if row is None:
-        particle.row = engine.open(ids)
-    elif ids:
-        engine.append([row], [ids])
-    if particle.scratch is not None:
-        engine.free(particle.scratch)
-        particle.scratch = None
+    particle.context.append(run.engine, ids)
     return True
-
-
-def encode_opening(engine: EngineInterface, parts: list[str]) -> list[int]:
-    """The tokens of a context from its start: BOS by the tokenizer's convention (not twice where
-    a chat template writes its own), then the text."""
-    tokenization = engine.tokenization
-    ids = tokenization.encode(parts, at_start=True)
-    start = list(tokenization.start_ids)
-    writes_bos = bool(parts) and isinstance(parts[0], Special) and ids[:1] == start[:1]
-    if not writes_bos:
-        ids = start + ids
-    return ids or list(tokenization.empty_context_ids)
 
 
 def room(run: Run, particle: Particle, ids: list[int]) -> bool:
@@ -160,15 +136,12 @@ def room(run: Run, particle: Particle, ids: list[int]) -> bool:
     Raises:
         ContextLengthError: if they exceed what the models can read.
     """
-    needed = (0 if particle.row is None else particle.row.length) + len(ids)
-    limit = run.engine.context_limit
+    row = particle.context.row
+    needed = (0 if row is None else row.length) + len(ids)
     if needed > run.settings.max_tokens:
         outgrow(run, particle)
-    elif limit is not None and needed > limit:
-        raise ContextLengthError(
-            f"the text at {place(particle)} makes a context of {needed} tokens; the models read "
-            f"at most {limit}. Shorten the text, or use models whose limit is at least {needed}"
-        )
+    else:
+        check_readable(run.engine, needed, f"the text at {place(particle)}")
     return not particle.dead
 
 
@@ -179,51 +152,25 @@ def outgrow(run: Run, particle: Particle) -> None:
     run.charge(particle, -np.inf, f"a context of over {limit} tokens (max_tokens{model})")
 
 
-def chat_difference(engine: EngineInterface, particle: Particle, request: Chat) -> list[str]:
-    """What the rendered history adds to the chat text that the context already holds.
-
-    Raises:
-        ProgramError: if the history does not begin with what is there.
-    """
-    parts = engine.tokenization.render_chat(
-        request.messages, request.tools, request.template_kwargs
-    )
-    context = particle.context_text
-    if particle.chat_start is None:
-        particle.chat_start = len(context)
-        return parts
-    present = context[particle.chat_start :]
-    rendered = "".join(parts)
-    if not rendered.startswith(present):
-        at = next(i for i, c in enumerate(present) if rendered[i : i + 1] != c)
-        raise ProgramError(
-            f"{place(particle)}: the chat history must begin with what the context already holds; "
-            f"the template renders {rendered[at : at + 40]!r} where the context has "
-            f"{present[at : at + 40]!r}. Pass the whole history, the assistant's replies "
-            "unchanged; a template that rewrites earlier turns cannot be continued"
-        )
-    return without_prefix(parts, len(present))
+# Texts: their beginning and their end
 
 
-def without_prefix(parts: list[str], length: int) -> list[str]:
-    """Context parts less their first ``length`` characters."""
-    rest: list[str] = []
-    for part in parts:
-        if length >= len(part):
-            length -= len(part)
-        else:
-            rest.append(part[length:] if length else part)
-            length = 0
-    return rest
-
-
-# Text that has ended
+def begin_gen(run: Run, particle: Particle, request: Gen) -> None:
+    """Enter a `gen`: its events, and the rows of its other contexts."""
+    generation = Generation(request, run.engine.tokenization.vocabulary)
+    particle.generation = generation
+    if generation.dead:
+        run.charge(particle, -np.inf, source_of(particle))
+    else:
+        drafting = run.engine.has_draft and run.settings.block > 0
+        particle.context.open_beside(run.engine, request, drafting)
 
 
 def complete_gen(run: Run, particle: Particle) -> None:
     """Leave a `gen`: the context keeps its text (and stop, with ``keep_stop``), byte for byte."""
-    generation = particle.generation
-    assert generation is not None and particle.row is not None
+    generation, context = particle.generation, particle.context
+    assert generation is not None and context.row is not None
+    run.free(context.take_beside())
     if generation.prohibition and particle.site not in run.warned:
         run.warned.add(particle.site)
         warnings.warn_explicit(
@@ -237,17 +184,16 @@ def complete_gen(run: Run, particle: Particle) -> None:
     engine = run.engine
     drawn = generation.tokens
     kept_tokens, rest = split_tokens(engine, drawn, generation.kept)
-    engine.truncate(particle.row, particle.row.length - len(drawn) + kept_tokens)
+    engine.truncate(context.row, context.row.length - len(drawn) + kept_tokens)
     ids = engine.tokenization.encode_bytes(rest) if rest else []
-    if particle.row.length + len(ids) > run.context_limit:
+    if context.row.length + len(ids) > run.context_limit:
         outgrow(run, particle)
         return
-    if ids:
-        engine.append([particle.row], [ids])
+    context.append(engine, ids)
     if generation.kept:
-        particle.context.append(generation.kept)
-    particle.silent = particle.silent + 1 if generation.stop is EOS and not generation.kept else 0
-    if particle.silent == SILENT_LIMIT:
+        context.parts.append(generation.kept)
+    context.silent = context.silent + 1 if generation.stop is EOS and not generation.kept else 0
+    if context.silent == SILENT_LIMIT:
         run.charge(
             particle,
             -np.inf,
@@ -255,13 +201,16 @@ def complete_gen(run: Run, particle: Particle) -> None:
             f"{place(particle)}; leave the loop where the text's stop is EOS",
         )
         return
-    particle.tokens.extend(drawn)
     particle.truncated = particle.truncated or generation.truncated
     particle.generation = None
-    particle.texts.append(generation.text)
-    text = Text(
-        generation.text.decode(errors="replace"), generation.stop, generation.log_p, tuple(drawn)
-    )
+    if len(particle.contexts) == 1:
+        particle.tokens.extend(drawn)
+        particle.texts.append(generation.text)
+    said = generation.text.decode(errors="replace")
+    facts = (said, generation.stop, generation.log_p, tuple(drawn))
+    constraints = generation.request.potential.constraints
+    schema = next((c for c in constraints if isinstance(c, JsonSchema)), None)
+    text = Text(*facts) if schema is None else JsonText(schema.parse, *facts)
     particle.answer(text, text=text, logprob=generation.log_p)
 
 
@@ -299,54 +248,43 @@ def queries(run: Run, particle: Particle, opened: list[Row]) -> list[Query]:
     """What the target is asked for an `observe` or `logprob`: one query for each text.
 
     An observed text is appended to the particle's row; each text of a `logprob` has a row of its
-    own, which is entered in ``opened``.
+    own, and so has it under each other context of its factors: these are entered in ``opened``.
     """
     request = particle.request
     engine, tokenization = run.engine, run.engine.tokenization
-    at_start = not particle.context
+    at_start = not particle.context.parts
     if isinstance(request, LogProb):
-        base = reading_row(run, particle, request, opened)
-        at_start = at_start if request.given is None else not request.given
+        if request.given is None:
+            base = particle.context.reading_row(engine)
+        else:
+            at_start = not request.given
+            opened.append(base := open_given(engine, request.given))
         asked = []
         for text in request.texts:
             ids = tokenization.encode([text], at_start)
             opened.append(row := engine.fork(base))
             engine.append([row], [ids])
-            asked.append(Query(row, ids, None, (LM(),)))
+            asked.append(Query([row], ids, None, (LM(),)))
         return asked
     assert isinstance(request, Observe)
     if not flush(run, particle):
         return []
-    assert particle.row is not None
+    own = particle.context.row
+    assert own is not None
     lms = request.potential.lms
+    given = {lm.text: open_given(engine, lm.text) for lm in lms if lm.text is not None}
+    opened.extend(given.values())
+    rows = [own if lm.text is None else given[lm.text] for lm in lms]
     if isinstance(request.text, str):
         ids = tokenization.encode([request.text], at_start)
         if not room(run, particle, ids):
             return []
-        engine.append([particle.row], [ids])
-        return [Query(particle.row, ids, None, lms)]
+        reading = [own, *given.values()]
+        engine.append(reading, [ids] * len(reading))
+        return [Query(rows, ids, None, lms)]
     vocabulary = tokenization.vocabulary
     space = EventSpace(vocabulary.ordinary, eos=True)
-    return [Query(particle.row, [eos_event(vocabulary)], [space], lms)]
-
-
-def reading_row(run: Run, particle: Particle, request: LogProb, opened: list[Row]) -> Row:
-    """A row that a `logprob` reads on from, without changing how the context will be encoded."""
-    engine = run.engine
-    if request.given is not None:
-        opened.append(row := engine.open(encode_opening(engine, [request.given])))
-        return row
-    if particle.row is not None and not particle.unsent:
-        return particle.row
-    if particle.row is None or particle.blank:
-        row = engine.open(encode_opening(engine, particle.unsent))
-    else:
-        row = engine.fork(particle.row)
-        engine.append([row], [engine.tokenization.encode(particle.unsent, at_start=False)])
-    if particle.scratch is not None:
-        engine.free(particle.scratch)
-    particle.scratch = row  # kept until the context itself is encoded, which then shares its pages
-    return row
+    return [Query(rows, [eos_event(vocabulary)], [space], lms)]
 
 
 def answer_scored(run: Run, particle: Particle, scores: Sequence[Scored]) -> None:
@@ -355,13 +293,12 @@ def answer_scored(run: Run, particle: Particle, scores: Sequence[Scored]) -> Non
     run.scored_tokens += sum(scored.log_p.shape[1] for scored in scores)
     if isinstance(request, Observe):
         (scored,) = scores
-        alphas = np.array([lm.alpha for lm in request.potential.lms])
         logprob = float(scored.log_p[0].sum())
         text = request.text if isinstance(request.text, str) else None
         if text:
-            particle.context.append(text.encode())
-            particle.silent = 0
-        amount = float(alphas @ scored.log_p.sum(axis=1))
+            particle.context.parts.append(text.encode())
+            particle.context.silent = 0
+        amount = float(log_power(scored.log_p, request.potential.lms).sum())
         charge_statement(run, particle, amount, "observe", logprob, text, logprob)
     elif isinstance(request, LogProb):
         particle.answer([float(scored.log_p.sum()) for scored in scores])

@@ -63,6 +63,11 @@ class Row(Protocol):
     """One token context. Opaque but for these."""
 
     @property
+    def tokens(self) -> Sequence[int]:
+        """Its token ids."""
+        ...
+
+    @property
     def length(self) -> int:
         """Number of tokens."""
         ...
@@ -104,7 +109,8 @@ class Query:
     """One row's part in a scoring pass.
 
     Attributes:
-        row: its last tokens are the token events of ``block``.
+        rows: for each factor the context that it reads: the same row, or one of its own. Their
+            last tokens are the token events of ``block``.
         block: the events to score, in order: tokens, and possibly one stop event, last.
         spaces: E at each event of ``block``. None where the events are plain tokens (`observe`).
         lms: the factors p_i^alpha_i.
@@ -112,7 +118,7 @@ class Query:
         stream: for the bonus, counter 0.
     """
 
-    row: Row
+    rows: Sequence[Row]
     block: Sequence[int]
     spaces: Sequence[EventSpace] | None
     lms: tuple[LM, ...]
@@ -218,10 +224,13 @@ class EngineInterface(Protocol):
         ...
 
     def score(self, queries: Sequence[Query]) -> list[Scored]:
-        """One target pass for all queries. Appends nothing.
+        """One pass of the target (and of each other model that a factor names) for all queries.
+        Appends nothing.
 
         Raises:
             NaNLogitsError
+            WeightError: where a factor with a negative exponent has probability 0.
+            ModelError, VocabularyError: from loading another model.
         """
         ...
 

@@ -18,6 +18,7 @@ from smcprog.dsl.program import BoundProgram
 from smcprog.dsl.requests import Request
 from smcprog.dsl.site import Site
 from smcprog.errors import WeightError
+from smcprog.inference.context import TokenContext
 from smcprog.inference.generation import Generation
 from smcprog.inference.interface import EngineInterface, Row, Stream
 from smcprog.inference.randomness import Purpose, RandomSource
@@ -89,35 +90,23 @@ class Particle:
         process: the host code, waiting at a statement or finished.
         root: the slot where its lineage began.
         log_weight: float; -inf is dead, for good.
-        row: its token context at the engine; None before the first token and after the end.
-        scratch: a row of the context that `logprob` has read before the particle's own was opened.
-        unsent: context parts that are not yet encoded, ``unsent_bytes`` long together; `Special`
-            ones are special tokens.
-        context: the bytes of all context parts.
-        chat_start: where in the context's text, as characters, the chat template began.
+        contexts: its context, and on top of it those of the `aside`s that it is in.
         generation: the `gen` in progress.
         charged: what the present statement has added to the log weight so far.
-        texts, tokens: what its `gen` statements drew, texts as bytes.
+        texts, tokens: what its `gen` statements drew in its own context, texts as bytes.
         truncated: whether any of them was cut at its token budget.
-        silent: how many of them, since the context last grew, were ended by EOS without text.
         trace: its statements so far.
     """
 
     process: Process
     root: int
     log_weight: float = 0.0
-    row: Row | None = None
-    scratch: Row | None = None
-    unsent: list[str] = field(default_factory=list)
-    unsent_bytes: int = 0
-    context: list[bytes] = field(default_factory=list)
-    chat_start: int | None = None
+    contexts: list[TokenContext] = field(default_factory=lambda: [TokenContext()])
     generation: Generation | None = None
     charged: float = 0.0
     texts: list[bytes] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     truncated: bool = False
-    silent: int = 0
     trace: list[TraceEntry] = field(default_factory=list)
     finished: bool = False
     value: Any = None
@@ -138,13 +127,14 @@ class Particle:
         return self.pending.request if self.pending is not None and self.running else None
 
     @property
-    def blank(self) -> bool:
-        """Whether its row holds no text, but what opens every context."""
-        return len(self.context) == len(self.unsent)
+    def context(self) -> TokenContext:
+        """The context that its statements mean."""
+        return self.contexts[-1]
 
     @property
-    def context_text(self) -> str:
-        return b"".join(self.context).decode(errors="replace")
+    def rows(self) -> list[Row]:
+        """All rows that it holds."""
+        return [row for context in self.contexts for row in context.rows]
 
     @property
     def site(self) -> Site:
@@ -158,6 +148,10 @@ class Particle:
     def answer(self, value: Any, text: str | None = None, logprob: float | None = None) -> None:
         """Answer the present statement, and run the host code on to the next one."""
         self.note(text, logprob)
+        self.resume(value)
+
+    def resume(self, value: Any) -> None:
+        """Answer the present statement, which goes on, without a trace."""
         self._settle(self.process.step(value))
 
     def fail(self, error: BaseException) -> None:
@@ -186,10 +180,7 @@ class Particle:
             self,
             process=process,
             value=process.finished.value if process.finished else None,
-            scratch=None,
-            row=None if self.row is None else engine.fork(self.row),
-            unsent=list(self.unsent),
-            context=list(self.context),
+            contexts=[context.fork(engine) for context in self.contexts],
             generation=None if self.generation is None else self.generation.fork(),
             texts=list(self.texts),
             tokens=list(self.tokens),
@@ -287,7 +278,7 @@ class Run:
         if particle.generation is not None:
             text, logprob = particle.generation.readable, particle.generation.log_p
         particle.note(text, logprob)
-        example = (particle.context_text + (text or ""))[-60:]
+        example = (particle.context.text + (text or ""))[-60:]
         known = self.deaths.get((self.round, source), Death(self.round, source, 0, example))
         self.deaths[self.round, source] = known._replace(number=known.number + 1)
         particle.generation = None
@@ -295,9 +286,12 @@ class Run:
         particle.process.close()
 
     def release(self, particle: Particle) -> None:
-        """Free a particle's token context."""
-        rows = [row for row in (particle.row, particle.scratch) if row is not None]
-        particle.row = particle.scratch = None
+        """Free a particle's token contexts."""
+        for context in particle.contexts:
+            self.free(context.take_rows())
+
+    def free(self, rows: Sequence[Row]) -> None:
+        """Give rows back to the engine."""
         for row in rows:
             self.kv_tokens_copied += row.copied
             self.engine.free(row)
@@ -335,7 +329,7 @@ class Run:
 
     def measure(self, others: Sequence[Row] = ()) -> None:
         """Note how much KV the population holds now, with rows that were opened beside it."""
-        rows = [row for p in self.particles for row in (p.row, p.scratch) if row is not None]
+        rows = [row for particle in self.particles for row in particle.rows]
         rows.extend(row for row in others if row not in rows)
         self.peak_kv_tokens = max(self.peak_kv_tokens, self.engine.kv_tokens(rows))
         self.unshared_kv_tokens = max(self.unshared_kv_tokens, sum(row.length for row in rows))

@@ -41,7 +41,7 @@ from smcprog.inference.interface import (
 from smcprog.inference.population import Particle, RoundRecord, Run
 from smcprog.inference.randomness import Purpose
 from smcprog.inference.resampling import SCHEMES
-from smcprog.inference.weights import log_evidence, normalised
+from smcprog.inference.weights import log_evidence, log_power, normalised
 from smcprog.potentials.base import Stage, TextPotential
 from smcprog.text import Text
 
@@ -78,7 +78,7 @@ def run_rounds(
 # 1. Draft
 
 
-@dataclass
+@dataclass(eq=False)
 class Block:
     """The events that one particle draws in one round before the bonus, the forced ones first."""
 
@@ -99,13 +99,28 @@ class Block:
 
     @property
     def row(self) -> Row:
-        assert self.particle.row is not None
-        return self.particle.row
+        row = self.particle.context.row
+        assert row is not None
+        return row
 
     @property
     def room(self) -> int:
-        """Tokens that the context may still take."""
-        return self.run.context_limit - self.row.length
+        """Tokens that the contexts may still take."""
+        room = self.run.context_limit - self.row.length
+        limit = self.run.engine.context_limit
+        if limit is not None:
+            for given in self.particle.context.given.values():
+                room = min(room, limit - given.length)
+        return room
+
+    @property
+    def draft_row(self) -> Row | None:
+        """What the draft reads: the hint and the context, where there is a hint; None where it can
+        read no more."""
+        if self.generation.request.hint is None:
+            return self.row
+        hint, limit = self.particle.context.hint, self.run.engine.context_limit
+        return hint if hint is None or limit is None or hint.length < limit else None
 
     def stream(self, purpose: Purpose) -> Stream:
         return self.run.stream(self.slot, purpose)
@@ -122,7 +137,14 @@ def draft(engine: EngineInterface, runs: Sequence[Run]) -> list[Block]:
     for run in runs:
         run.drawing = True
     take_forced(engine, blocks)
-    drafting = [b for b in blocks if b.run.settings.block and not b.generation.ended and b.room > 0]
+    drafting = [
+        block
+        for block in blocks
+        if block.run.settings.block
+        and not block.generation.ended
+        and block.room > 0
+        and block.draft_row is not None
+    ]
     forced = [len(block.events) for block in drafting]
 
     def spaces(k: int, drawn: Sequence[int | None]) -> list[EventSpace | None]:
@@ -134,12 +156,14 @@ def draft(engine: EngineInterface, runs: Sequence[Run]) -> list[Block]:
             for block, event in zip(drafting, drawn, strict=True)
         ]
 
-    drafts = engine.extend([extension(block) for block in drafting], spaces) if drafting else []
+    extensions = {block: extension(block) for block in drafting}
+    drafts = engine.extend([*extensions.values()], spaces) if drafting else []
     passes: dict[Run, int] = defaultdict(int)
     for block, drafted, before in zip(drafting, drafts, forced, strict=True):
         for event in drafted.events[len(block.events) - before :]:  # the last is not asked for
             block.take(event)
         block.log_q.extend(drafted.log_q)
+        append_drawn(engine, block, drafted.events, but=extensions[block].row)
         block.run.drafted_tokens += len(drafted.events)
         passes[block.run] = max(passes[block.run], len(drafted.events))
     for run in runs:
@@ -155,19 +179,39 @@ def take_forced(engine: EngineInterface, blocks: Sequence[Block]) -> None:
         while len(block.events) < room and (event := block.generation.forced()) is not None:
             block.take(event)
             block.log_q.append(0.0)
-    size = engine.tokenization.vocabulary.size
-    engine.append([b.row for b in blocks], [[e for e in b.events if e < size] for b in blocks])
+        append_drawn(engine, block, block.events)
+
+
+def append_drawn(
+    engine: EngineInterface, block: Block, events: Sequence[int], but: Row | None = None
+) -> None:
+    """Append the tokens among drawn events to every row of the `gen`, ``but`` the one that has
+    them. A hint's row that has no room for them is given up: nothing is drafted from then on."""
+    tokens = [event for event in events if event < engine.tokenization.vocabulary.size]
+    if not tokens:
+        return
+    context, limit = block.particle.context, engine.context_limit
+    hint = context.hint
+    if hint is not None and hint is not but and limit is not None:
+        if hint.length + len(tokens) > limit:
+            context.hint = None
+            block.run.free([hint])
+    rows = [row for row in (block.row, *context.beside) if row is not but]
+    engine.append(rows, [tokens] * len(rows))
 
 
 def extension(block: Block) -> Extension:
     """What the draft is asked for: K events from q~, whose default temperature makes it the
-    prefix-only proposal of least variance for prod_i p_i^alpha_i (DESIGN: section 3)."""
+    prefix-only proposal of least variance for the target's own factors (DESIGN: section 3)."""
     settings = block.run.settings
-    lms = block.generation.request.potential.lms
+    lms = [lm for lm in block.generation.request.potential.lms if lm.own]
     sharpness = sum(lm.alpha / lm.temperature for lm in lms)
+    row, limit = block.draft_row, block.run.engine.context_limit
+    assert row is not None
+    room = block.room if limit is None else min(block.room, limit - row.length)
     return Extension(
-        row=block.row,
-        steps=min(settings.block, block.generation.budget, block.room),
+        row=row,
+        steps=min(settings.block, block.generation.budget, room),
         temperature=lms[0].temperature,
         draft_temperature=settings.draft_temperature or 1 / sharpness,
         stream=block.stream("draft"),
@@ -183,7 +227,7 @@ def score(
     """Score the blocks in one pass, and draw a bonus event for each that has not ended."""
     queries = [
         Query(
-            row=block.row,
+            rows=block.particle.context.rows_of(block.generation.request.potential.lms),
             block=block.events,
             spaces=block.spaces,
             lms=block.generation.request.potential.lms,
@@ -210,22 +254,24 @@ def reweight(engine: EngineInterface, blocks: Sequence[Block], scores: Sequence[
     size = engine.tokenization.vocabulary.size
     for block, scored in zip(blocks, scores, strict=True):
         run, particle, generation = block.run, block.particle, block.generation
-        alphas = np.array([lm.alpha for lm in generation.request.potential.lms])
-        increment = float(np.sum(alphas @ scored.log_p) - np.sum(block.log_q)) + scored.log_z
-        reported = generation.reported
-        generation.log_p += float(scored.log_p[reported].sum())
+        log_target = log_power(scored.log_p, generation.request.potential.lms)
+        increment = float(np.sum(log_target) - np.sum(block.log_q)) + scored.log_z
+        generation.log_ps += scored.log_p.sum(axis=1)
         events = list(block.events)
         if scored.bonus is not None:
             events.append(scored.bonus)
-            generation.log_p += float(scored.bonus_log_p[reported])
+            generation.log_ps += scored.bonus_log_p
             generation.push(scored.bonus)
         run.round_tokens[block.slot].extend(event for event in events if event < size)
         run.charge(particle, -np.inf if generation.dead else increment, host.source_of(particle))
         if particle.running and scored.bonus is not None and scored.bonus < size:
             if block.room:
-                engine.append([block.row], [[scored.bonus]])
+                append_drawn(engine, block, [scored.bonus])
             else:
                 host.outgrow(run, particle)
+        if particle.running and (guide := generation.guide()) != generation.log_psi:
+            run.charge(particle, guide - generation.log_psi, host.source_of(particle))
+            generation.log_psi = guide
     charge_potentials([(b.run, b.particle) for b in blocks], "block")
 
 
@@ -333,7 +379,7 @@ def answer_scores(engine: EngineInterface, runs: Sequence[Run]) -> bool:
         flat = [query for _, _, queries in asked for query in queries]
         scores = iter(engine.score(flat) if flat else [])
         for run in {run for run, _, _ in asked}:
-            rows = [query.row for r, _, queries in asked if r is run for query in queries]
+            rows = [row for r, _, queries in asked if r is run for q in queries for row in q.rows]
             run.target_passes += bool(rows)
             run.measure(rows)
         for run, particle, queries in asked:

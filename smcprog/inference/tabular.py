@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,7 +28,7 @@ from smcprog.inference.interface import (
     Spaces,
 )
 from smcprog.inference.run import Runner
-from smcprog.inference.weights import logsumexp
+from smcprog.inference.weights import log_power, logsumexp
 from smcprog.potentials.base import LM
 from smcprog.text import Special
 from smcprog.vocabulary import Vocabulary, unpack
@@ -101,6 +101,7 @@ class TabularEngine(Runner):
         eos: names of the end tokens.
         control: names of further special tokens.
         context_limit: the longest context, tokens.
+        others: the models that ``model(name)`` means, by name.
     """
 
     has_draft: bool
@@ -114,6 +115,7 @@ class TabularEngine(Runner):
         eos: Sequence[str] = ("<eos>",),
         control: Sequence[str] = (),
         context_limit: int | None = None,
+        others: Mapping[str, Model] | None = None,
     ) -> None:
         ordinary = [t.encode() if isinstance(t, str) else t for t in tokens]
         names = [*eos, *control]
@@ -125,6 +127,7 @@ class TabularEngine(Runner):
         self._models: dict[str, Model] = {
             "target": target,
             **({} if draft is None else {"draft": draft}),
+            **(others or {}),
         }
         # Particles come to the same contexts again and again.
         self._tables = lru_cache(maxsize=1 << 16)(self._log_p)
@@ -198,15 +201,12 @@ class TabularEngine(Runner):
         return [self._score(query) for query in queries]
 
     def _score(self, query: Query) -> Scored:
-        row = query.row
         size = self.tokenization.vocabulary.size
         drawn = sum(event < size for event in query.block)
-        start = row.length - drawn
         log_p = np.empty((len(query.lms), len(query.block)))
-        for t, event in enumerate(query.block):
-            context = tuple(_tokens(row)[: start + t])
-            for i, lm in enumerate(query.lms):
-                table = self._tables("target", context, lm)
+        for i, (row, lm) in enumerate(zip(query.rows, query.lms, strict=True)):
+            for t, event in enumerate(query.block):
+                table = self._table(_tokens(row)[: row.length - drawn + t], lm)
                 if event < size:
                     log_p[i, t] = table[event]
                 else:
@@ -214,8 +214,8 @@ class TabularEngine(Runner):
                     log_p[i, t] = self._collapse(table, query.spaces[t])[event]
         if query.bonus is None:
             return Scored(log_p, None, np.zeros(len(query.lms)), 0.0)
-        tables = np.stack([self.event_log_p([row], [query.bonus], lm)[0] for lm in query.lms])
-        log_pi = self.power(tables, query.lms)
+        tables = self.factor_tables(query.rows, query.bonus, query.lms)
+        log_pi = log_power(tables, query.lms)
         log_z = logsumexp(log_pi)
         if log_z == -np.inf:
             return Scored(log_p, None, np.zeros(len(query.lms)), log_z)
@@ -226,20 +226,27 @@ class TabularEngine(Runner):
     def event_log_p(
         self, rows: Sequence[Row], spaces: Sequence[EventSpace], lm: LM
     ) -> NDArray[np.float64]:
-        tables = [self._tables("target", tuple(_tokens(row)), lm) for row in rows]
+        tables = [self._table(_tokens(row), lm) for row in rows]
         return np.stack([self._collapse(t, e) for t, e in zip(tables, spaces, strict=True)])
 
-    @staticmethod
-    def power(log_p: LogP, lms: Sequence[LM]) -> LogP:
-        """log prod_i p_i^alpha_i, float64[V + 2]; -inf where any factor is 0."""
-        impossible = np.isneginf(log_p).any(axis=0)
-        alphas = np.array([lm.alpha for lm in lms])
-        return np.where(impossible, -np.inf, alphas @ np.where(impossible, 0.0, log_p))
+    def factor_tables(self, rows: Sequence[Row], space: EventSpace, lms: Sequence[LM]) -> LogP:
+        """log p_i of every event, of each factor after its row: float64[len(lms), V + 2]."""
+        return np.concatenate(
+            [self.event_log_p([row], [space], lm) for row, lm in zip(rows, lms, strict=True)]
+        )
 
-    def _log_p(self, name: Literal["target", "draft"], context: tuple[int, ...], lm: LM) -> LogP:
+    def _table(self, context: Sequence[int], lm: LM) -> LogP:
+        return self._tables(
+            "target" if lm.source is None else lm.source, tuple(context), lm.variant
+        )
+
+    def _log_p(self, name: str, context: tuple[int, ...], lm: LM) -> LogP:
         """log p of the next token in a variant of a model, float64[V]; see `variant`."""
-        model = self._models[name]
-        assert model is not None
+        model = self._models.get(name)
+        if model is None:
+            raise ModelError(
+                f"this engine has no model {name!r}: TabularEngine(..., others={{...}})"
+            )
         p = np.asarray(model(context), dtype=np.float64)
         if p.shape != (self.tokenization.vocabulary.size,):
             raise ModelError(

@@ -1,7 +1,12 @@
 """Log weights: sums, effective sample size, evidence. Float64 throughout; -inf is legal."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
+
+from smcprog.errors import WeightError
+from smcprog.potentials.base import LM
 
 LogWeights = NDArray[np.float64]
 
@@ -40,3 +45,33 @@ def effective_sample_size(log_weights: LogWeights) -> float:
     if total == -np.inf:
         return 0.0
     return float(np.exp(2 * total - logsumexp(2 * log_weights)))
+
+
+def log_power(log_p: NDArray[np.float64], lms: Sequence[LM]) -> NDArray[np.float64]:
+    """log prod_i p_i^alpha_i of events: float64[len(lms), ...] to float64[...].
+
+    An event that some p_i with a positive exponent gives probability 0 has weight 0.
+
+    Raises:
+        WeightError: for another that some p_i with a negative exponent gives probability 0.
+    """
+    total = np.zeros(log_p.shape[1:])
+    for factor, lm in zip(log_p, lms, strict=True):
+        if lm.alpha > 0:
+            total = total + lm.alpha * factor
+    impossible = np.isneginf(total)
+    for factor, lm in zip(log_p, lms, strict=True):
+        if lm.alpha < 0:
+            if np.any(np.isneginf(factor) & ~impossible):
+                raise zero_under_negative(lm)
+            total = total + lm.alpha * np.where(impossible, 0.0, factor)
+    return total
+
+
+def zero_under_negative(lm: LM) -> WeightError:
+    """The error for an event whose weight would be infinite."""
+    return WeightError(
+        f"{lm!r}: an event that the other factors allow has probability 0 under it, so a negative "
+        "exponent makes its weight infinite; do not truncate it by top_p or top_k, or mask the "
+        "event by a constraint"
+    )

@@ -15,8 +15,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from numbers import Real
-from typing import ClassVar, Literal, Protocol
+from numbers import Integral, Real
+from os import PathLike
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,10 @@ class Potential(ABC):
         # Only asked where the left operand is no potential: the error is the same.
         return product(self, other)  # type: ignore[arg-type]
 
+    def __deepcopy__(self, memo: object) -> Self:
+        """Immutable, and it may hold a model: copies of a program's arguments share it."""
+        return self
+
     def __add__(self, other: object) -> Product:
         raise TypeError("potentials multiply: write a * b, not a + b")
 
@@ -56,25 +61,36 @@ class Potential(ABC):
 
 @dataclass(frozen=True)
 class LM(Potential):
-    """A factor p_i(x)^alpha of the target language model.
+    """A factor p_i(x)^alpha of a language model; see `lm` and `model`.
 
-    ``temperature``, ``top_p`` and ``top_k`` make the locally normalised variant p_i of the model's
-    next-token distribution: logits / temperature, then the top_k most probable tokens, then the
-    smallest set of mass >= top_p, renormalised. ``alpha`` then powers the whole sequence, without
-    renormalisation.
+    Attributes:
+        alpha: powers the whole sequence, without renormalisation.
+        temperature, top_p, top_k: make the locally normalised variant p_i of the model's
+            next-token distribution: logits / temperature, then the top_k most probable tokens,
+            then the smallest set of mass >= top_p, renormalised.
+        text: what the factor reads before the text that is drawn; None for the program's context.
+        source: the model, where it is not the target: a folder, hub name or (model, tokenizer).
+        over: the tokens over which the exponent grows from 1 to alpha; 0 for alpha from the start.
 
     Raises:
-        ValueError: unless alpha > 0, temperature > 0, 0 < top_p <= 1 and top_k >= 1.
+        ValueError: unless alpha > 0 (for another context or model: alpha != 0), temperature > 0,
+            0 < top_p <= 1 and top_k >= 1.
     """
 
     alpha: float = 1.0
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int | None = None
+    text: str | None = None
+    source: Any = None
+    over: int = 0
 
     def __post_init__(self) -> None:
-        if not (self.alpha > 0 and isfinite(self.alpha)):
-            raise ValueError(f"the exponent of lm must be finite and > 0, not {self.alpha!r}")
+        if not (self.alpha > 0 or (not self.own and self.alpha < 0)) or not isfinite(self.alpha):
+            allowed = "> 0" if self.own else "not 0"
+            raise ValueError(
+                f"the exponent of {self._base()} must be finite and {allowed}, not {self.alpha!r}"
+            )
         if self.temperature == 0:
             raise ValueError(
                 "lm.at(temperature=0) is no distribution to weight by: take a small temperature "
@@ -91,25 +107,87 @@ class LM(Potential):
     def stage(self) -> Stage:
         return "score"
 
+    @property
+    def own(self) -> bool:
+        """Whether it is the target under the program's own context."""
+        return self.text is None and self.source is None
+
+    @property
+    def variant(self) -> LM:
+        """The distribution p_i itself: without exponent and schedule."""
+        return replace(self, alpha=1.0, over=0)
+
+    def exponent(self, length: int) -> float:
+        """The exponent that a text of ``length`` tokens is compared by before it is complete."""
+        if length >= self.over:
+            return self.alpha
+        return 1.0 + (self.alpha - 1.0) * length / self.over
+
     def __pow__(self, alpha: float) -> LM:
         """The sequence-level power p(x)^alpha, unnormalised: ``lm**2``."""
         if not isinstance(alpha, Real):
-            raise TypeError(f"the exponent of lm is a number, not {alpha!r}")
+            raise TypeError(f"the exponent of {self._base()} is a number, not {alpha!r}")
         return replace(self, alpha=self.alpha * float(alpha))
 
     def at(self, temperature: float = 1.0, top_p: float = 1.0, top_k: int | None = None) -> LM:
-        """The locally normalised variant: what sampling at these settings would draw from."""
+        """The locally normalised variant: what sampling at these settings would draw from.
+
+        >>> lm.at(temperature=0.7, top_p=0.9)
+        lm.at(temperature=0.7, top_p=0.9)
+        """
         return replace(self, temperature=temperature, top_p=top_p, top_k=top_k)
 
-    def __repr__(self) -> str:
+    def given(self, text: str) -> LM:
+        """The same model under another context: ``text``, and then what the `gen` draws.
+
+        It is a further factor, beside `lm`: ``lm.given(a)`` makes a product of experts, and a
+        negative power a contrast. Every such context is scored in the target's batched pass.
+
+        >>> @smc_program
+        ... def physicist_and_writer():
+        ...     prompt("My favourite physicist is")
+        ...     return gen(lm.given("My favourite writer is"), stop=".", max_tokens=8)
+        >>> engine.run(physicist_and_writer(), particles=4, seed=0).best != ""
+        True
+        >>> lm.given("") ** -0.5
+        lm.given('')**-0.5
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"lm.given() takes text (str), not {type(text).__name__}")
+        return replace(self, text=str(text))
+
+    def growing(self, over: int) -> LM:
+        """Let the exponent grow from 1 to alpha along the first ``over`` tokens of a text.
+
+        The target stays p(x)^alpha: a text is compared by the smaller exponent only until it has
+        so many tokens or is complete, which steadies the weights (arXiv 2602.10273).
+
+        >>> (lm**4).growing(over=64)
+        (lm**4).growing(over=64)
+
+        Raises:
+            ValueError: unless ``over`` is a positive integer, and the factor `lm` itself.
+        """
+        if isinstance(over, bool) or not isinstance(over, Integral) or over < 1:
+            raise ValueError(f"growing(over={over!r}): it is a number of tokens, at least 1")
+        if not self.own:
+            raise ValueError("only a power of lm itself can grow: (lm**4).growing(over=64)")
+        return replace(self, over=int(over))
+
+    def _base(self) -> str:
         default = LM.__dataclass_fields__
         settings = ", ".join(
             f"{name}={getattr(self, name)}"
             for name in ("temperature", "top_p", "top_k")
             if getattr(self, name) != default[name].default
         )
-        variant = f"lm.at({settings})" if settings else "lm"
-        return variant if self.alpha == 1 else f"{variant}**{_number(self.alpha)}"
+        name = "lm" if self.source is None else f"model({_source_name(self.source)})"
+        given = "" if self.text is None else f".given({_shortened(self.text)!r})"
+        return f"{name}{given}.at({settings})" if settings else f"{name}{given}"
+
+    def __repr__(self) -> str:
+        power = self._base() if self.alpha == 1 else f"{self._base()}**{_number(self.alpha)}"
+        return f"({power}).growing(over={self.over})" if self.over else power
 
 
 class Matcher(Protocol):
@@ -185,10 +263,10 @@ class TextPotential(Potential):
 
 @dataclass(frozen=True)
 class Product(Potential):
-    """A product of potentials, sorted by stage. With no explicit `LM`, alpha is 1.
+    """A product of potentials, sorted by stage. With no explicit `lm`, its exponent is 1.
 
     Exponents of equal variants add up (``lm * lm**2`` is ``lm**3``), and a constraint counts once.
-    Products with the same factors after that are equal.
+    Products with the same factors after that are equal. ``lms`` begins with the target's own.
     """
 
     factors: tuple[Potential, ...] = field(default=(), compare=False)
@@ -197,7 +275,7 @@ class Product(Potential):
     texts: tuple[TextPotential, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        lms = _merged([f for f in self.factors if isinstance(f, LM)]) or (LM(),)
+        lms = _merged([f for f in self.factors if isinstance(f, LM)])
         constraints = dict.fromkeys(f for f in self.factors if isinstance(f, Constraint))
         texts = tuple(f for f in self.factors if isinstance(f, TextPotential))
         object.__setattr__(self, "lms", lms)
@@ -241,10 +319,20 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else str(value)
 
 
+def _source_name(source: Any) -> str:
+    return repr(str(source)) if isinstance(source, str | PathLike) else type(source[0]).__name__
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
 def _merged(lms: Sequence[LM]) -> tuple[LM, ...]:
-    """Add up the exponents of equal variants: lm * lm**2 is lm**3."""
-    exponents: dict[tuple[float, float, int | None], float] = {}
-    for lm in lms:
-        variant = (lm.temperature, lm.top_p, lm.top_k)
-        exponents[variant] = exponents.get(variant, 0.0) + lm.alpha
-    return tuple(LM(alpha, *variant) for variant, alpha in exponents.items())
+    """The target's own factors, `lm` if there is none, then the others; exponents of equal
+    variants are added up: lm * lm**2 is lm**3."""
+    own = [lm for lm in lms if lm.own] or [LM()]
+    exponents: dict[LM, float] = {}
+    for lm in [*own, *(lm for lm in lms if not lm.own)]:
+        unit = replace(lm, alpha=1.0)
+        exponents[unit] = exponents.get(unit, 0.0) + lm.alpha
+    return tuple(replace(lm, alpha=alpha) for lm, alpha in exponents.items() if alpha)

@@ -14,11 +14,14 @@ from smcprog import (
     KVPoolError,
     NaNLogitsError,
     TabularEngine,
+    VocabularyError,
+    aside,
     choice,
     factor,
     gen,
     lm,
     logprob,
+    model,
     observe,
     prompt,
     regex,
@@ -31,12 +34,12 @@ from tests.gpu import tiny
 R, TOGETHER = 2000, 100
 
 
-def tiny_engine(seeds=(0, 1), dtype=torch.float32, family="llama"):
+def tiny_engine(seeds=(0, 1), dtype=torch.float32, family="llama", **overrides):
     tokenizer = tiny.tokenizer()
-    models = [tiny.causal_lm(family, seed=seed).to(dtype) for seed in seeds]
-    for model in models:
-        model.generation_config.eos_token_id = [0, 1]  # both special tokens: no mass is masked
-    return Engine(*((model, tokenizer) for model in models), dtype=dtype)
+    lms = [tiny.causal_lm(family, seed=seed, **overrides).to(dtype) for seed in seeds]
+    for one in lms:
+        one.generation_config.eos_token_id = [0, 1]  # both special tokens: no mass is masked
+    return Engine(*((one, tokenizer) for one in lms), dtype=dtype)
 
 
 def table_of(engine, model):
@@ -78,14 +81,18 @@ def watched(alpha):
     ("program", "block"), [(story, 0), (story, 3), (watched, 2)], ids=lambda x: str(x)[:12]
 )
 def test_monte_carlo(program, block):
-    # |z| < 5 over R = 2,000 fixed seeds, as in tests/inference/test_monte_carlo.py.
     engine = tiny_engine()
-    truth = enumerate_traces(program(2.0), table_of(engine, tiny.causal_lm("llama", seed=0)))
+    check_monte_carlo(engine, table_of(engine, tiny.causal_lm(seed=0)), program(2.0), block)
+
+
+def check_monte_carlo(engine, twin, call, block):
+    # |z| < 5 over R = 2,000 fixed seeds, as in tests/inference/test_monte_carlo.py.
+    truth = enumerate_traces(call, twin)
     values = list(truth.marginal())[:3]
     products = np.zeros((R, 1 + len(values)))
     for start in range(0, R, TOGETHER):
         posteriors = engine.run(
-            [program(2.0)] * TOGETHER, particles=4, block=block, seed=start, on_dead="return"
+            [call] * TOGETHER, particles=4, block=block, seed=start, on_dead="return"
         )
         for i, posterior in enumerate(posteriors, start):
             evidence = np.exp(posterior.log_evidence)
@@ -258,3 +265,35 @@ def test_bfloat16_scores_as_the_plain_forward_pass_does():
     assert value == pytest.approx(sum(expected), abs=0.1 * len(more))
     posterior = engine.run(free(), particles=8, seed=0)
     assert np.isfinite(posterior.log_evidence)
+
+
+@smc_program
+def experts(other):
+    prompt("the cat")
+    word = gen(lm.given("the dog") ** 0.5, choice(" sat", " and", " on"), hint="one two")
+    more = gen((lm**1.5).growing(over=2), other**0.5, choice(" the cat", " a hat", " six"))
+    return word + more + aside(verdict(word))
+
+
+@smc_program
+def verdict(word):
+    prompt(f"was it{word}")
+    return gen(choice("?", "!"))
+
+
+@pytest.mark.parametrize("block", [0, 2])
+def test_other_contexts_and_models_by_monte_carlo(block):
+    # Flat models, since products of peaked ones have weights that no average of runs can show.
+    engine = tiny_engine(initializer_range=0.1)
+    target, third = (tiny.causal_lm(seed=seed, initializer_range=0.1) for seed in (0, 7))
+    pair = (third, tiny.tokenizer())
+    twin = table_of(engine, target)
+    twin._models[pair] = table_of(engine, third)._models["target"]
+    check_monte_carlo(engine, twin, experts(model(pair)), block)
+    assert not engine._pool.pages
+
+
+def test_a_model_of_another_vocabulary():
+    other = (tiny.causal_lm(seed=7), tiny.tokenizer(280))
+    with pytest.raises(VocabularyError, match=r"model\(LlamaForCausalLM\) and the target have"):
+        tiny_engine().run(experts(model(other)), particles=2)

@@ -101,7 +101,7 @@ def test_draft_equals_target() -> None:
     for _ in range(3):
         drafted = extend(engine, rows, 3, everything)
         queries = [
-            Query(row, one.events, [everything] * len(one.events), (LM(),))
+            Query([row], one.events, [everything] * len(one.events), (LM(),))
             for row, one in zip(rows, drafted, strict=True)
         ]
         for one, scored in zip(drafted, engine.score(queries), strict=True):
@@ -116,8 +116,10 @@ def test_scores_and_bonus_against_the_dense_model(engine: Engine) -> None:
     leave = leave_event(engine.tokenization.vocabulary)
     scored = engine.score(
         [
-            Query(rows[0], [20, 22], [space] * 2, lms, bonus=space, stream=Uniforms(0)),
-            Query(rows[1], [21, leave], [space] * 2, (LM(),)),
+            Query(
+                [rows[0]] * len(lms), [20, 22], [space] * 2, lms, bonus=space, stream=Uniforms(0)
+            ),
+            Query([rows[1]], [21, leave], [space] * 2, (LM(),)),
         ]
     )
     tables = [log_softmax(causal_lm(), rows[0].tokens), None]
@@ -157,7 +159,7 @@ def test_the_bonus_follows_its_law(engine: Engine) -> None:
         def uniform(self, counter: int) -> float:
             return (self._seed + 0.5) / 1000
 
-    queries = [Query(row, [], [], (LM(2.0),), bonus=space, stream=Grid(i)) for i in range(1000)]
+    queries = [Query([row], [], [], (LM(2.0),), bonus=space, stream=Grid(i)) for i in range(1000)]
     answers = engine.score(queries)
     weights = {answer.bonus: 2 * answer.bonus_log_p[0] - answer.log_z for answer in answers}
     for event, log_weight in weights.items():
@@ -168,7 +170,7 @@ def test_the_bonus_follows_its_law(engine: Engine) -> None:
 def test_a_bonus_without_mass(engine: Engine) -> None:
     row = engine.open([5])
     nothing = EventSpace(pack(np.zeros(290, dtype=bool)))
-    [scored] = engine.score([Query(row, [], [], (LM(),), bonus=nothing, stream=Uniforms(0))])
+    [scored] = engine.score([Query([row], [], [], (LM(),), bonus=nothing, stream=Uniforms(0))])
     assert scored.bonus is None and scored.log_z == -math.inf
     assert extend(engine, [row], 2, nothing) == [Drafted([], [])]
 
@@ -180,7 +182,7 @@ def test_a_long_text_is_scored_in_parts(engine: Engine, monkeypatch: pytest.Monk
     texts = [row.tokens[1:] for row in rows]
     scored = engine.score(
         [
-            Query(r, t, None, (LM(), LM(top_p=0.9)), space, Uniforms(0))
+            Query([r, r], t, None, (LM(), LM(top_p=0.9)), space, Uniforms(0))
             for r, t in zip(rows, texts, strict=True)
         ]
     )
@@ -227,7 +229,9 @@ def test_a_run_alone_and_among_others_in_float64() -> None:
         rows = [engine.open([5 + 9 * i] * (1 + 11 * i)) for i in range(others + 1)]
         space = ordinary(engine, leave=True)
         drafted = extend(engine, rows, 4, space)[0]
-        query = [Query(row, row.tokens[-1:], None, (LM(2.0),), space, Uniforms(9)) for row in rows]
+        query = [
+            Query([row], row.tokens[-1:], None, (LM(2.0),), space, Uniforms(9)) for row in rows
+        ]
         scored = engine.score(query)[0]
         answers.append((drafted, scored))
     (alone, alone_scored), (among, among_scored) = answers
@@ -278,11 +282,11 @@ def test_nan_logits_name_the_model(engine: Engine) -> None:
             if name == "draft":
                 extend(engine, [row], 1, ordinary(engine))
             else:
-                engine.score([Query(row, [6], None, (LM(),))])
+                engine.score([Query([row], [6], None, (LM(),))])
         with torch.no_grad():
             head[100] = 0.0
         extend(engine, [row], 1, ordinary(engine))
-        engine.score([Query(row, row.tokens[-1:], None, (LM(),))])
+        engine.score([Query([row], row.tokens[-1:], None, (LM(),))])
 
 
 def test_a_pool_of_a_fixed_size() -> None:
@@ -292,7 +296,7 @@ def test_a_pool_of_a_fixed_size() -> None:
         engine.append([row], [[6] * 10])
     assert row.length == 40
     engine.append([row], [[6] * 8])
-    assert engine.score([Query(row, [6], None, (LM(),))])[0].log_p.shape == (1, 1)
+    assert engine.score([Query([row], [6], None, (LM(),))])[0].log_p.shape == (1, 1)
 
 
 def test_a_context_over_the_limit(engine: Engine) -> None:
@@ -324,4 +328,4 @@ def test_nothing_to_condition_on(engine: Engine) -> None:
         extend(engine, [row], 1, ordinary(engine))
     engine.append([row], [[5]])
     with pytest.raises(ValueError, match="without context"):
-        engine.score([Query(row, [5], None, (LM(),))])
+        engine.score([Query([row], [5], None, (LM(),))])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from smcprog.errors import NaNLogitsError
+from smcprog.errors import NaNLogitsError, WeightError
 from smcprog.gpu.sampling import (
     EventTable,
     checked,
@@ -181,8 +181,14 @@ def test_the_draft_is_normalised_over_the_targets_columns() -> None:
 def test_a_product_of_powers() -> None:
     a, b = random_logits(2), random_logits(2, seed=1)
     a[0, 3] = -INF
-    product = product_of_powers([a, b], [0.5, 2.0])
+    product = product_of_powers([a, b], [LM(0.5), LM(2.0, 0.7)])
     torch.testing.assert_close(product, 0.5 * a + 2 * b)
     assert torch.isneginf(product).nonzero().tolist() == [[0, 3]]
-    with pytest.raises(ValueError, match="must be positive"):
-        product_of_powers([a], [-1.0])
+    contrast = product_of_powers([a, b], [LM(), LM(-0.5, text="")])
+    torch.testing.assert_close(contrast, a - 0.5 * b)
+    assert torch.isneginf(contrast).nonzero().tolist() == [[0, 3]]
+    b[0, 3] = -INF  # impossible under the positive factor anyway
+    assert product_of_powers([a, b], [LM(), LM(-0.5, text="")])[0, 3] == -INF
+    b[1, 4] = -INF
+    with pytest.raises(WeightError, match=r"lm.given\(''\)\*\*-0.5: an event that the other"):
+        product_of_powers([a, b], [LM(), LM(-0.5, text="")])
