@@ -76,7 +76,22 @@ class Program(Inlinable, Generic[P]):
         return self.__qualname__  # type: ignore[attr-defined,no-any-return,unused-ignore]
 
     def plan(self) -> Plan:
-        """The program's statements, the control flow around them, and where each is evaluated."""
+        """The program's statements, the control flow around them, and where each is evaluated.
+
+        >>> @smc_program
+        ... def digits():
+        ...     prompt("7 * 6 =")
+        ...     return gen(lm**2, regex(" [0-9]+"))
+        >>> [planned.site.statement for planned in digits.plan().statements]
+        ['prompt', 'gen']
+        >>> print(digits.plan())  # doctest: +ELLIPSIS
+        digits()   File "...", line 2
+           3  prompt("7 * 6 =")
+           4  return gen(lm**2, regex(" [0-9]+"))
+                  lm**2             score   in the target's batched pass
+                  regex(" [0-9]+")  mask    in the draft's and the bonus's sampling step
+                  stop              LEAVE (the model leaves the constraint); at most 512 tokens
+        """
         from smcprog.dsl.plan import make_plan
 
         return make_plan(self)
@@ -95,6 +110,15 @@ class Program(Inlinable, Generic[P]):
 
 class BoundProgram:
     """A program and its arguments: what ``Engine.run`` runs.
+
+    >>> @smc_program
+    ... def greet(name):
+    ...     prompt(f"Hello {name}")
+    ...     return context()
+    >>> greet("Ada")
+    greet('Ada')
+    >>> greet("Ada").name, greet("Ada").args
+    ('greet', ('Ada',))
 
     The arguments are copied for each execution, so that particles share nothing. What cannot be
     copied (modules, locks, sessions) is shared, to be read only.
@@ -159,14 +183,15 @@ def smc_program(function: staticmethod[P, T]) -> staticmethod[P, Any]: ...  # ty
 @overload
 def smc_program(function: Callable[P, Any]) -> Program[P]: ...
 def smc_program(function: Any = None) -> Any:
-    """Compile a function to a program::
+    """Compile a function to a program.
 
-        @smc_program
-        def review(text: str):
-            prompt(f"Review: {text}\\nSentiment:")
-            return gen(choice(" positive", " negative")).strip()
-
-        engine.run(review("Great phone, bad battery"))
+    >>> @smc_program
+    ... def review(text: str):
+    ...     prompt(f"Review: {text}\\nSentiment:")
+    ...     return gen(choice(" positive", " negative")).strip()
+    >>> posterior = engine.run(review("Great phone, bad battery"), particles=8, seed=0)
+    >>> sorted(posterior.marginal())
+    ['negative', 'positive']
 
     Around its statements all of Python is allowed; host code must be deterministic (randomness
     belongs in `draw`, slow or effectful work in `call`).

@@ -70,6 +70,12 @@ class Engine(Runner):
         tokenizer: the target's Hugging Face tokenizer.
         context_limit: the longest context of the models, tokens; None for no limit.
 
+    >>> engine = Engine()
+    >>> engine.has_draft, engine.context_limit
+    (True, 1024)
+    >>> engine.tokenizer.decode(engine.tokenization.encode(["3 + 4 = 7"], at_start=True))
+    '3 + 4 = 7'
+
     Raises:
         ModelError: if a model cannot be loaded or run over pages.
         VocabularyError: if draft and target do not share their vocabulary.

@@ -103,6 +103,16 @@ class Runner:
             DeadPopulationError: after the other runs of a list are finished; it carries the
                 posteriors.
             ProgramError, WeightError, ContextLengthError, KVPoolError, NaNLogitsError
+
+        >>> @smc_program
+        ... def add(a, b):
+        ...     prompt(f"{a} + {b} =")
+        ...     return int(gen(regex(" [0-9]{1,2}")))
+        >>> engine.run(add(3, 4), particles=16, seed=0).best
+        7
+        >>> one, two = engine.run([add(3, 4), add(2, 5)], particles=64, seed=0)
+        >>> one.best, two.best
+        (7, 7)
         """
         several = isinstance(program_call, list | tuple)
         calls: list[Any] = [program_call]

@@ -405,3 +405,11 @@ def test_nothing_is_left_open():
     used = engine()
     used.run(dies(), particles=4, block=2, on_dead="return")
     assert not used._rows
+
+
+def test_statements_in_the_arguments_of_a_held_call_are_refused():
+    with pytest.raises(ProgramError, match=r"gen\(\) stands inside the arguments of judge\(\)"):
+
+        @smc_program
+        def nested():
+            return aside(judge(gen(max_tokens=2)))
