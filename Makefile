@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/smcprog demo
 
-test: $(STAMP)
+test: $(VENV)/.installed-genlm
 	$(BIN)/python -m pytest
 
 slow: $(VENV)/.installed-slow
@@ -29,8 +29,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
-$(VENV)/.installed-slow: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,slow]"
+# genlm-control is large, and only the tests need it.
+$(VENV)/.installed-genlm: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,genlm]"
+	touch $@
+
+$(VENV)/.installed-slow: $(VENV)/.installed-genlm
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,genlm,slow]"
 	touch $@
 
 clean:
