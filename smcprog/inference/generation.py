@@ -138,8 +138,23 @@ class Generation:
         return getincrementaldecoder("utf-8")("replace").decode(self.text, final=self.ended)
 
     def as_text(self) -> Text:
-        """The text so far, for the potentials that judge it."""
-        return Text(self.readable, self.stop, self.log_p, tuple(self.tokens))
+        """The text so far, for the potentials that judge it.
+
+        What may yet turn out to be the beginning of a stop string is left out: a value of -inf
+        there would kill a text that it is no part of.
+        """
+        data = self.text if self.ended else self.data[: len(self.data) - self._begun_stop()]
+        text = getincrementaldecoder("utf-8")("replace").decode(data, final=self.ended)
+        return Text(text, self.stop, self.log_p, tuple(self.tokens))
+
+    def _begun_stop(self) -> int:
+        """The most bytes at the end that are the beginning of a stop string."""
+        longest = max((len(stop) for stop in self.rule.strings), default=1)
+        for length in range(min(longest - 1, len(self.data)), 0, -1):
+            end = self.data[len(self.data) - length :]
+            if any(len(stop) > length and stop.startswith(end) for stop in self.rule.strings):
+                return length
+        return 0
 
     @property
     def kept(self) -> bytes:

@@ -250,9 +250,9 @@ class TextPotential(Potential):
         """Log weights of different texts, all of them complete or none.
 
         Args:
-            texts: a character whose bytes are not all there yet is left out of ``str`` (of
-                ``tokens`` it is not). Of a complete text, what ``tokens`` has beyond its bytes is
-                its stop.
+            texts: of one that goes on, a character whose bytes are not all there yet, and what may
+                be the beginning of a stop string, are left out of ``str`` (of ``tokens`` they are
+                not). Of a complete text, what ``tokens`` has beyond its bytes is its stop.
             complete: whether the texts are complete.
 
         Returns:

@@ -185,9 +185,7 @@ def from_genlm(potential: Any, *, every: Literal["block", "end"] = "block") -> F
             one batched call for all particles, and driven in an event loop of one background
             thread.
         every: "block" weights what is there after each round by ``prefix``, as a ratio of new to
-            old, so that resampling sees it. "end" weights the complete text alone; use it where
-            the `gen` has stop strings and a prefix can have weight zero, since a text that is
-            going to stop is not told from one that goes on.
+            old, so that resampling sees it. "end" weights the complete text alone.
 
     A symbol from outside the potential's vocabulary has weight zero. Bytes and characters are those
     of the text that `gen` returns: what is no UTF-8 reads as U+FFFD.

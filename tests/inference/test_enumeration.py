@@ -10,7 +10,7 @@ from smcprog import EOS, LEAVE, regex
 from smcprog.inference.exact import Exact, all_paths, enumerate_traces
 from smcprog.inference.run import check_settings, run_calls
 from tests.inference import tables
-from tests.inference.programs import PROGRAMS, CountOf, one
+from tests.inference.programs import PROGRAMS, CountOf, NoDouble, one
 
 ALPHAS = [0.5, 1.0, 2.0, 4.0]
 
@@ -68,6 +68,8 @@ def check(call, block, draft=True, **settings):
         ((regex("(ab)*"),), (LEAVE, EOS)),
         ((regex("a?b?"),), "b"),
         ((regex("[ab]+"), CountOf("a", 0.4)), ()),
+        ((NoDouble("b"),), "bbb"),  # a stop that has begun is not judged as text
+        ((NoDouble("a"), regex("[ab]*")), ("aab", "ba")),
     ],
 )
 def test_every_outcome_of_one_gen(potentials, stop, block, alpha):
