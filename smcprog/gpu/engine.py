@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -28,7 +28,9 @@ from smcprog.gpu.sampling import (
     checked,
     draw,
     fit_width,
+    most_probable,
     product_of_powers,
+    residual,
     token_log_p,
     variant,
 )
@@ -42,6 +44,7 @@ from smcprog.inference.interface import (
     Scored,
     Spaces,
     Tokenization,
+    Verification,
 )
 from smcprog.inference.run import Runner
 from smcprog.potentials.base import LM
@@ -212,17 +215,19 @@ class Engine(Runner):
             if not drawing:
                 break
             chosen = [extensions[i] for i, _ in drawing]
-            draws = self._draft_step(chosen, [space for _, space in drawing], step)
+            draws, log_w = self._draft_step(chosen, [space for _, space in drawing], step)
             growing: list[tuple[Row, int]] = []
             step += 1
-            for (i, _), event, log_q, log_total in zip(
-                drawing, *(column.tolist() for column in draws), strict=True
+            for n, ((i, _), event, log_q, log_total) in enumerate(
+                zip(drawing, *(column.tolist() for column in draws), strict=True)
             ):
                 if log_total == -np.inf:
                     continue
                 last[i] = event
                 drafted[i].events.append(event)
                 drafted[i].log_q.append(log_q)
+                if step <= extensions[i].verified:
+                    drafted[i].proposals.append(log_w[n].double() - log_total)
                 if event < self._size:
                     growing.append((extensions[i].row, event))
                     if step < extensions[i].steps:
@@ -232,17 +237,20 @@ class Engine(Runner):
 
     def _draft_step(
         self, extensions: Sequence[Extension], spaces: Sequence[EventSpace], step: int
-    ) -> Draws:
-        """Draw one event for each row from q~(e) ~ q(e)^(T / T_d)."""
+    ) -> tuple[Draws, Tensor]:
+        """Draw one event for each row from q~(e) ~ q(e)^(T / T_d), and give its log weights."""
         feeds = [_last_position(extension.row) for extension in extensions]
         logits = torch.cat(list(self._run(DRAFT, feeds)))
         logits = fit_width(checked(logits, "draft"), self._size)
         temperature = _column([e.temperature for e in extensions], logits)
-        power = _column([e.temperature / e.draft_temperature for e in extensions], logits)
+        greedy = torch.tensor([e.draft_temperature == 0 for e in extensions], device=logits.device)
+        power = _column([e.temperature / (e.draft_temperature or 1) for e in extensions], logits)
         # q's own normaliser is the same for all events, so q~ needs no softmax before its own.
         log_w = self._tables[DRAFT].collapse(logits / temperature, spaces).mul_(power)
+        if greedy.any():
+            log_w[greedy] = most_probable(log_w[greedy])
         uniforms = [extension.stream.uniform(step) for extension in extensions]
-        return draw(log_w, _doubles(uniforms, logits.device))
+        return draw(log_w, _doubles(uniforms, logits.device)), log_w
 
     @torch.inference_mode()
     def score(self, queries: Sequence[Query]) -> list[Scored]:
@@ -295,6 +303,25 @@ class _Reading:
     space: EventSpace | None
 
 
+@dataclass(frozen=True)
+class _Draw:
+    """Where whole rows of pi are needed: before event ``at`` of a query's block, to verify it, or
+    to draw the bonus after the last."""
+
+    query: int
+    at: int
+
+
+class _Drawn(NamedTuple):
+    """An event drawn from pi or the residual, log p_i of it, log Z, and whether the drafted event
+    stands."""
+
+    event: int
+    log_p: NDArray[np.float64]
+    log_z: float
+    stands: bool
+
+
 class _Pass:
     """What one model is fed, and what is to be read off its packed logits."""
 
@@ -302,7 +329,7 @@ class _Pass:
         self.feeds: list[Feed] = []
         self.positions = 0
         self.readings: dict[LM, list[_Reading]] = defaultdict(list)
-        self.bonuses: list[tuple[int, int, list[int]]] = []  # position, query, factors
+        self.draws: list[tuple[int, _Draw, list[int]]] = []  # position, what, factors
 
     def feed(self, row: PagedRow, first: int, positions: int) -> int:
         """Feed a row from ``first``; the place of its logits."""
@@ -328,9 +355,9 @@ class _Scoring:
         self._table = table
         self.passes: dict[int, _Pass] = defaultdict(_Pass)
         self._log_p = [np.zeros((len(q.lms), len(q.block))) for q in queries]
-        # Logits of bonuses whose factors read several contexts, by query and factor.
-        self._waiting: dict[int, dict[int, Tensor]] = defaultdict(dict)
-        self._bonus: dict[int, tuple[int | None, NDArray[np.float64], float]] = {}
+        # Logits of draws whose factors read several contexts, by factor.
+        self._waiting: dict[_Draw, dict[int, Tensor]] = defaultdict(dict)
+        self._drawn: dict[_Draw, _Drawn] = {}
         for number in range(len(queries)):
             self._enlist(number)
 
@@ -357,8 +384,11 @@ class _Scoring:
                     )
                     for t, event in enumerate(query.block)
                 ]
-            if query.bonus is not None:
-                passed.bonuses.append((at + len(query.block), number, factors))
+            wanted = [] if query.bonus is None else [len(query.block)]
+            if query.verification is not None:
+                start = query.verification.first
+                wanted += range(start, start + len(query.verification.proposals))
+            passed.draws += [(at + t, _Draw(number, t), factors) for t in wanted]
 
     def read(self, passed: _Pass, logits: Tensor, start: int) -> None:
         """Make a pass's readings at positions ``start`` .. ``start`` + n - 1: logits [n, V]."""
@@ -369,18 +399,18 @@ class _Scoring:
             here = readings[low:high]
             self._read_tokens(logits, start, lm, [r for r in here if r.event < self._size])
             self._read_stops(logits, start, lm, [r for r in here if r.event >= self._size])
-        ready: dict[tuple[LM, ...], list[tuple[int, int]]] = defaultdict(list)
-        for position, number, factors in passed.bonuses:
+        ready: dict[tuple[LM, ...], list[tuple[int, _Draw]]] = defaultdict(list)
+        for position, wanted, factors in passed.draws:
             if start <= position < end:
-                lms = self._queries[number].lms
+                lms = self._queries[wanted.query].lms
                 if len(factors) == len(lms):
-                    ready[lms].append((position - start, number))
+                    ready[lms].append((position - start, wanted))
                 else:
                     row = logits[position - start].clone()
-                    self._waiting[number].update(dict.fromkeys(factors, row))
+                    self._waiting[wanted].update(dict.fromkeys(factors, row))
         for lms, members in ready.items():
             rows = logits[torch.tensor([at for at, _ in members], device=logits.device)]
-            self._draw_bonus(lms, [number for _, number in members], [rows] * len(lms))
+            self._draw(lms, [wanted for _, wanted in members], [rows] * len(lms))
 
     def _read_tokens(
         self, logits: Tensor, start: int, lm: LM, readings: Sequence[_Reading]
@@ -404,46 +434,100 @@ class _Scoring:
         for reading, value in zip(readings, log_p.tolist(), strict=True):
             self._log_p[reading.query][reading.factor, reading.index] = value
 
-    def _draw_bonus(
-        self, lms: tuple[LM, ...], numbers: Sequence[int], logits: Sequence[Tensor]
-    ) -> None:
-        """Draw from prod_i p_i^alpha_i over E for queries of equal factors: logits [n, V] of each
-        factor."""
-        queries = [self._queries[number] for number in numbers]
-        spaces = [cast(EventSpace, query.bonus) for query in queries]
+    def _draw(self, lms: tuple[LM, ...], wanted: Sequence[_Draw], logits: Sequence[Tensor]) -> None:
+        """Draw from pi (or, to verify, from its residual) where queries of equal factors want it:
+        logits [n, V] of each factor."""
+        spaces = [self._space(one) for one in wanted]
         tables = [
             self._table.collapse(variant(rows, lm), spaces)
             for rows, lm in zip(logits, lms, strict=True)
         ]
-        uniforms = [_stream_uniform(query) for query in queries]
         log_w = product_of_powers(tables, lms)
-        events, _, log_z = draw(log_w, _doubles(uniforms, log_w.device))
+        uniforms = _doubles([self._uniform(one) for one in wanted], log_w.device)
+        verified = [n for n, one in enumerate(wanted) if one.at < self._length(one)]
+        stands = [False] * len(wanted)
+        log_z = None
+        if verified:
+            log_w = log_w.double()
+            log_z = torch.logsumexp(log_w, dim=-1)
+            for n in verified:
+                if log_z[n] > -np.inf:
+                    log_w[n] -= log_z[n]
+                    stands[n] = self._stands(wanted[n], log_w[n])
+                    log_w[n] = residual(log_w[n], self._proposal(wanted[n]))
+        events, _, mass = draw(log_w, uniforms)
+        for n in verified:
+            stands[n] = stands[n] or bool(torch.isneginf(mass[n]))  # by rounding: the event stands
         log_p = torch.stack([table.gather(1, events[:, None])[:, 0] for table in tables], dim=1)
-        for number, event, factors, z in zip(
-            numbers, events.tolist(), log_p.tolist(), log_z.tolist(), strict=True
+        zs = mass if log_z is None else log_z
+        for one, event, factors, z, stood in zip(
+            wanted, events.tolist(), log_p.tolist(), zs.tolist(), stands, strict=True
         ):
-            if z == -np.inf:
-                self._bonus[number] = (None, np.zeros(len(lms)), z)
-            else:
-                self._bonus[number] = (event, np.array(factors), z)
+            self._drawn[one] = _Drawn(event, np.array(factors), z, stood)
+
+    def _length(self, one: _Draw) -> int:
+        return len(self._queries[one.query].block)
+
+    def _space(self, one: _Draw) -> EventSpace:
+        query = self._queries[one.query]
+        if one.at == len(query.block):
+            return cast(EventSpace, query.bonus)
+        return cast("Sequence[EventSpace]", query.spaces)[one.at]
+
+    def _verification(self, one: _Draw) -> Verification:
+        return cast(Verification, self._queries[one.query].verification)
+
+    def _proposal(self, one: _Draw) -> Tensor:
+        check = self._verification(one)
+        return cast(Tensor, check.proposals[one.at - check.first])
+
+    def _uniform(self, one: _Draw) -> float:
+        query = self._queries[one.query]
+        if one.at < len(query.block):
+            check = self._verification(one)
+            return check.residual.uniform(one.at - check.first)
+        if query.stream is None:
+            raise ValueError("a query that asks for a bonus needs a stream")
+        return query.stream.uniform(0)
+
+    def _stands(self, one: _Draw, log_pi: Tensor) -> bool:
+        """Whether a drafted event is kept: with probability min(1, pi / q~)."""
+        check = self._verification(one)
+        event = self._queries[one.query].block[one.at]
+        log_ratio = float(log_pi[event] - self._proposal(one)[event])
+        return check.accept.uniform(one.at - check.first) < np.exp(min(0.0, log_ratio))
 
     def result(self) -> list[Scored]:
         """The answers, in the order of the queries, after all passes."""
-        together: dict[tuple[LM, ...], list[int]] = defaultdict(list)
-        for number in self._waiting:
-            together[self._queries[number].lms].append(number)
-        for lms, numbers in together.items():
+        together: dict[tuple[LM, ...], list[_Draw]] = defaultdict(list)
+        for one in self._waiting:
+            together[self._queries[one.query].lms].append(one)
+        for lms, wanted in together.items():
             rows = [
-                torch.stack([self._waiting[number][factor] for number in numbers])
+                torch.stack([self._waiting[one][factor] for one in wanted])
                 for factor in range(len(lms))
             ]
-            self._draw_bonus(lms, numbers, rows)
-        answers = []
-        for number, query in enumerate(self._queries):
-            nothing = (None, np.zeros(len(query.lms)), 0.0)
-            bonus, bonus_log_p, log_z = self._bonus.get(number, nothing)
-            answers.append(Scored(self._log_p[number], bonus, bonus_log_p, log_z))
-        return answers
+            self._draw(lms, wanted, rows)
+        return [self._answer(number, query) for number, query in enumerate(self._queries)]
+
+    def _answer(self, number: int, query: Query) -> Scored:
+        nothing = np.zeros(len(query.lms))
+        check, log_z = query.verification, 0.0
+        at = [] if check is None else range(check.first, check.first + len(check.proposals))
+        for t in at:
+            drawn = self._drawn[_Draw(number, t)]
+            log_z += drawn.log_z
+            if drawn.log_z == -np.inf:
+                return Scored(self._log_p[number], None, nothing, log_z, t)
+            if not drawn.stands:
+                return Scored(self._log_p[number], drawn.event, drawn.log_p, log_z, t)
+        kept = len(query.block)
+        if query.bonus is None:
+            return Scored(self._log_p[number], None, nothing, log_z, kept)
+        drawn = self._drawn[_Draw(number, kept)]
+        if drawn.log_z == -np.inf:
+            return Scored(self._log_p[number], None, nothing, drawn.log_z, kept)
+        return Scored(self._log_p[number], drawn.event, drawn.log_p, log_z + drawn.log_z, kept)
 
 
 def _paged(row: Row) -> PagedRow:
@@ -454,12 +538,6 @@ def _last_position(row: Row) -> Feed:
     if row.length == 0:
         raise ValueError("a row without context cannot be extended: open it with a BOS token")
     return Feed(_paged(row), row.length - 1, row.length)
-
-
-def _stream_uniform(query: Query) -> float:
-    if query.stream is None:
-        raise ValueError("a query that asks for a bonus needs a stream")
-    return query.stream.uniform(0)
 
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:

@@ -158,6 +158,17 @@ def product_of_powers(tables: Sequence[Tensor], lms: Sequence[LM]) -> Tensor:
     return total
 
 
+def residual(log_pi: Tensor, log_q: Tensor) -> Tensor:
+    """log (pi - q~)+ of events, -inf where it is 0: float64[E] each."""
+    return (log_pi.exp() - log_q.exp()).clamp_(min=0.0).log_()
+
+
+def most_probable(log_w: Tensor) -> Tensor:
+    """log weights that leave the most probable event alone, the first of several: [n, E]."""
+    best = log_w.argmax(-1, keepdim=True)
+    return torch.full_like(log_w, float("-inf")).scatter_(1, best, log_w.gather(1, best))
+
+
 class Draws(NamedTuple):
     """One event a row: ``events`` int64[n], its normalised ``log_p`` float64[n] (NaN where no event
     has mass), and ``log_total`` float64[n], the logsumexp of the row."""

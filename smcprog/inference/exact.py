@@ -114,6 +114,7 @@ def enumerate_traces(call: BoundProgram, engine: TabularEngine, max_tokens: int 
     settings = Settings(
         particles=1,
         block=0,
+        verified=0,
         ess_threshold=0.0,
         resampling="systematic",
         resample="round",

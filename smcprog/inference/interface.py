@@ -8,7 +8,7 @@ the draft extend them and the target score them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -81,27 +81,50 @@ class Row(Protocol):
 @dataclass(frozen=True)
 class Extension:
     """One row's part in a draft: up to ``steps`` events from q~(e) ~ q(e)^(temperature /
-    draft_temperature), with q the draft at ``temperature``, collapsed to E."""
+    draft_temperature), with q the draft at ``temperature``, collapsed to E. A draft temperature of
+    0 is the most probable event (of several the lowest). Of the first ``verified`` events the whole
+    of q~ is kept, for rejection."""
 
     row: Row
     steps: int
     temperature: float
     draft_temperature: float
     stream: Stream
+    verified: int = 0
 
 
 @dataclass(frozen=True)
 class Drafted:
-    """Events drawn for one row, and log q~ of each, float64."""
+    """Events drawn for one row, log q~ of each (float64), and log q~ of all events, in the engine's
+    own form, at those that are to be verified."""
 
     events: list[int]
     log_q: list[float]
+    proposals: list[Any] = field(default_factory=list)
 
 
 Spaces = Callable[[int, Sequence[int | None]], Sequence[EventSpace | None]]
 """``spaces(k, drawn)``: called before draft step k with the event that each row drew at step k - 1
 (None at k = 0, or where it drew none); returns each row's E at step k, None where it draws no
 more. It is not called after the last step."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Rejection sampling of some events of a block: each is kept with probability
+    min(1, pi_t / q~), pi_t = prod_i p_i^alpha_i / Z_t over E; the first that is not ends the block
+    and is replaced by a draw from (pi_t - q~)+ (Leviathan et al. 2023; Chen et al. 2023).
+
+    Attributes:
+        first: the block's first such event; as many as there are proposals follow it.
+        proposals: log q~ at each, as `extend` kept them.
+        accept, residual: the random numbers, counter t of the t-th of them.
+    """
+
+    first: int
+    proposals: Sequence[Any]
+    accept: Stream
+    residual: Stream
 
 
 @dataclass(frozen=True)
@@ -116,6 +139,7 @@ class Query:
         lms: the factors p_i^alpha_i.
         bonus: E after the block, where a bonus event is to be drawn; None for none.
         stream: for the bonus, counter 0.
+        verification: of the events that stand by rejection; None for none.
     """
 
     rows: Sequence[Row]
@@ -124,6 +148,7 @@ class Query:
     lms: tuple[LM, ...]
     bonus: EventSpace | None = None
     stream: Stream | None = None
+    verification: Verification | None = None
 
 
 @dataclass(frozen=True)
@@ -132,15 +157,19 @@ class Scored:
 
     Attributes:
         log_p: float64[len(lms), len(block)], log p_i(event), collapsed, without exponents.
-        bonus: the event drawn from prod_i p_i^alpha_i over E, or None (not asked, or Z = 0).
+        bonus: the event that follows the block: drawn from prod_i p_i^alpha_i over E, or in place
+            of the first that is rejected; None where not asked, or Z = 0.
         bonus_log_p: float64[len(lms)], log p_i of the bonus event.
-        log_z: log sum_E prod_i p_i^alpha_i; -inf where no event has mass, 0.0 where not asked.
+        log_z: log sum_E prod_i p_i^alpha_i, where the bonus is drawn and at every verified event up
+            to the first rejected; -inf where no event has mass.
+        kept: how many events of the block stand; all where none is rejected.
     """
 
     log_p: NDArray[np.float64]
     bonus: int | None
     bonus_log_p: NDArray[np.float64]
     log_z: float
+    kept: int
 
 
 class Tokenization(Protocol):

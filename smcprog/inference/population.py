@@ -27,10 +27,12 @@ from smcprog.inference.weights import effective_sample_size
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run is made: the arguments of `Engine.run`, checked."""
+    """How a run is made: the arguments of `Engine.run`, checked. ``verified`` is how many drafted
+    events of a block stand by rejection; the others are weighted."""
 
     particles: int
     block: int
+    verified: int
     ess_threshold: float
     resampling: str
     resample: Literal["round", "sync"]

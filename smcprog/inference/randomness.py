@@ -12,10 +12,16 @@ from numpy.typing import NDArray
 
 from smcprog.inference.interface import Stream
 
-Purpose = Literal["draft", "bonus", "resample", "draw"]
+Purpose = Literal["draft", "accept", "residual", "bonus", "resample", "draw"]
 
-# The accept and residual purposes of rejection kernels keep their numbers 1 and 2.
-_PURPOSES: dict[Purpose, int] = {"draft": 0, "bonus": 3, "resample": 4, "draw": 5}
+_PURPOSES: dict[Purpose, int] = {
+    "draft": 0,
+    "accept": 1,
+    "residual": 2,
+    "bonus": 3,
+    "resample": 4,
+    "draw": 5,
+}
 _FOLD = 6
 
 

@@ -26,7 +26,7 @@ class RunSettings(TypedDict, total=False):
 
     particles: int
     block: int | None
-    verify: Literal["weight"]
+    verify: Literal["weight", "reject"] | int
     ess_threshold: float
     resampling: str
     resample: Literal["round", "sync"]
@@ -64,7 +64,7 @@ class Runner:
         *,
         particles: int = 16,
         block: int | None = None,
-        verify: Literal["weight"] = "weight",
+        verify: Literal["weight", "reject"] | int = "weight",
         ess_threshold: float = 0.5,
         resampling: str = "systematic",
         resample: Literal["round", "sync"] = "round",
@@ -85,12 +85,15 @@ class Runner:
                 to the rounding of the models' passes).
             particles: N.
             block: K, the tokens drafted a round. None is 4 with a draft and 0 without.
-            verify: how drafted tokens become a weighted extension; "weight" is SMC-SD.
+            verify: how drafted tokens become a weighted extension (DESIGN section 3): "weight" is
+                SMC-SD, "reject" lossless speculative sampling, and an integer j rejects over the
+                first j drafted tokens of a block and weights the rest.
             ess_threshold: resample when ESS < threshold * N; 0 never, >= 1 always.
             resampling: "systematic", "stratified", "residual" or "multinomial".
             resample: "round" tests after each round, "sync" only where a `sync` opens and at the
                 end.
-            draft_temperature: T_d of the proposal; None is T / alpha.
+            draft_temperature: T_d of the proposal; None is T / alpha. 0 (the most probable token)
+                is for ``verify="reject"`` only, since a weighted draft has to cover the target.
             max_tokens: bounds a particle's context, prompts included; one that outgrows it dies
                 (when a model next has to read it), and ``posterior.deaths`` says so.
             seed: of all random numbers; None draws one, which ``posterior.seed`` shows.
@@ -120,13 +123,12 @@ class Runner:
             calls = list(program_call)
         for call in calls:
             check_call(call)
-        if verify != "weight":
-            raise ValueError(f'verify={verify!r}: the verification kernel here is "weight"')
         if on_dead not in ("raise", "return"):
             raise ValueError(f'on_dead={on_dead!r}: say "raise" or "return"')
         settings = check_settings(
             particles,
             block,
+            verify,
             ess_threshold,
             resampling,
             resample,
@@ -252,6 +254,7 @@ def check_seed(seed: object) -> int:
 def check_settings(
     particles: int,
     block: int | None,
+    verify: Literal["weight", "reject"] | int,
     ess_threshold: float,
     resampling: str,
     resample: Literal["round", "sync"],
@@ -280,13 +283,30 @@ def check_settings(
         raise ValueError(f"resampling={resampling!r}: say one of {', '.join(SCHEMES)}")
     if resample not in ("round", "sync"):
         raise ValueError(f'resample={resample!r}: say "round" or "sync"')
-    if draft_temperature is not None and not 0 < draft_temperature < np.inf:
+    if verify == "weight":
+        verified = 0
+    elif verify == "reject":
+        verified = block
+    elif isinstance(verify, int | np.integer) and not isinstance(verify, bool) and verify >= 0:
+        verified = min(int(verify), block)
+    else:
+        raise ValueError(f'verify={verify!r}: say "weight", "reject", or an integer of at least 0')
+    if draft_temperature is not None and not 0 <= draft_temperature < np.inf:
+        raise ValueError(f"draft_temperature={draft_temperature!r}: it is finite and at least 0")
+    if draft_temperature == 0 and verified < block:
         raise ValueError(
-            f"draft_temperature={draft_temperature!r}: it must be positive, since the draft has "
-            "to cover the target"
+            "draft_temperature=0 proposes one token only, and a weighted draft has to cover the "
+            'target: take a positive one, or verify="reject"'
         )
     return Settings(
-        particles, block, ess_threshold, resampling, resample, draft_temperature, max_tokens
+        particles,
+        block,
+        verified,
+        ess_threshold,
+        resampling,
+        resample,
+        draft_temperature,
+        max_tokens,
     )
 
 

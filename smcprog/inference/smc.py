@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from smcprog.inference.interface import (
     Row,
     Scored,
     Stream,
+    Verification,
 )
 from smcprog.inference.population import Particle, RoundRecord, Run
 from smcprog.inference.randomness import Purpose
@@ -89,6 +91,14 @@ class Block:
     events: list[int] = field(default_factory=list)
     spaces: list[EventSpace] = field(default_factory=list)
     log_q: list[float] = field(default_factory=list)
+    forced: int = 0
+    proposals: list[Any] = field(default_factory=list)
+    undrafted: Generation | None = None
+
+    @property
+    def verified(self) -> slice:
+        """The events that stand by rejection."""
+        return slice(self.forced, self.forced + len(self.proposals))
 
     def take(self, event: int) -> None:
         space = self.generation.space()
@@ -145,7 +155,10 @@ def draft(engine: EngineInterface, runs: Sequence[Run]) -> list[Block]:
         and block.room > 0
         and block.draft_row is not None
     ]
-    forced = [len(block.events) for block in drafting]
+    for block in drafting:
+        block.forced = len(block.events)
+        if block.run.settings.verified:
+            block.undrafted = block.generation.fork()
 
     def spaces(k: int, drawn: Sequence[int | None]) -> list[EventSpace | None]:
         for block, event in zip(drafting, drawn, strict=True):
@@ -159,10 +172,13 @@ def draft(engine: EngineInterface, runs: Sequence[Run]) -> list[Block]:
     extensions = {block: extension(block) for block in drafting}
     drafts = engine.extend([*extensions.values()], spaces) if drafting else []
     passes: dict[Run, int] = defaultdict(int)
-    for block, drafted, before in zip(drafting, drafts, forced, strict=True):
-        for event in drafted.events[len(block.events) - before :]:  # the last is not asked for
+    for block, drafted in zip(drafting, drafts, strict=True):
+        for event in drafted.events[
+            len(block.events) - block.forced :
+        ]:  # the last is not asked for
             block.take(event)
         block.log_q.extend(drafted.log_q)
+        block.proposals.extend(drafted.proposals)
         append_drawn(engine, block, drafted.events, but=extensions[block].row)
         block.run.drafted_tokens += len(drafted.events)
         passes[block.run] = max(passes[block.run], len(drafted.events))
@@ -206,6 +222,7 @@ def extension(block: Block) -> Extension:
     settings = block.run.settings
     lms = [lm for lm in block.generation.request.potential.lms if lm.own]
     sharpness = sum(lm.alpha / lm.temperature for lm in lms)
+    temperature = settings.draft_temperature
     row, limit = block.draft_row, block.run.engine.context_limit
     assert row is not None
     room = block.room if limit is None else min(block.room, limit - row.length)
@@ -213,8 +230,9 @@ def extension(block: Block) -> Extension:
         row=row,
         steps=min(settings.block, block.generation.budget, room),
         temperature=lms[0].temperature,
-        draft_temperature=settings.draft_temperature or 1 / sharpness,
+        draft_temperature=1 / sharpness if temperature is None else temperature,
         stream=block.stream("draft"),
+        verified=settings.verified,
     )
 
 
@@ -233,6 +251,7 @@ def score(
             lms=block.generation.request.potential.lms,
             bonus=block.generation.space(),
             stream=block.stream("bonus"),
+            verification=verification(block),
         )
         for block in blocks
     ]
@@ -246,6 +265,15 @@ def score(
     return scores
 
 
+def verification(block: Block) -> Verification | None:
+    """What decides which drafted events stand, where the run verifies by rejection."""
+    if not block.proposals:
+        return None
+    return Verification(
+        block.verified.start, block.proposals, block.stream("accept"), block.stream("residual")
+    )
+
+
 # 3. Reweight
 
 
@@ -254,10 +282,15 @@ def reweight(engine: EngineInterface, blocks: Sequence[Block], scores: Sequence[
     size = engine.tokenization.vocabulary.size
     for block, scored in zip(blocks, scores, strict=True):
         run, particle, generation = block.run, block.particle, block.generation
-        log_target = log_power(scored.log_p, generation.request.potential.lms)
-        increment = float(np.sum(log_target) - np.sum(block.log_q)) + scored.log_z
-        generation.log_ps += scored.log_p.sum(axis=1)
-        events = list(block.events)
+        if scored.kept < len(block.events):
+            generation = roll_back(engine, block, scored.kept)
+        log_p = scored.log_p[:, : scored.kept]
+        increments = log_power(log_p, generation.request.potential.lms)
+        increments -= block.log_q[: scored.kept]
+        increments[block.verified] = 0.0  # their factor is Z_t, which is in log_z
+        increment = float(np.sum(increments)) + scored.log_z
+        generation.log_ps += log_p.sum(axis=1)
+        events = block.events[: scored.kept]
         if scored.bonus is not None:
             events.append(scored.bonus)
             generation.log_ps += scored.bonus_log_p
@@ -273,6 +306,19 @@ def reweight(engine: EngineInterface, blocks: Sequence[Block], scores: Sequence[
             run.charge(particle, guide - generation.log_psi, host.source_of(particle))
             generation.log_psi = guide
     charge_potentials([(b.run, b.particle) for b in blocks], "block")
+
+
+def roll_back(engine: EngineInterface, block: Block, kept: int) -> Generation:
+    """Take back what was drafted after the first ``kept`` events of a block."""
+    assert block.undrafted is not None
+    size = engine.tokenization.vocabulary.size
+    dropped = sum(event < size for event in block.events[kept:])
+    for row in (block.row, *block.particle.context.beside):
+        engine.truncate(row, row.length - dropped)
+    for event in block.events[block.forced : kept]:
+        block.undrafted.push(event)
+    block.generation = block.particle.generation = block.undrafted
+    return block.undrafted
 
 
 def charge_potentials(members: Sequence[tuple[Run, Particle]], stage: Stage) -> None:

@@ -26,6 +26,7 @@ from smcprog.inference.interface import (
     Row,
     Scored,
     Spaces,
+    Verification,
 )
 from smcprog.inference.run import Runner
 from smcprog.inference.weights import log_power, logsumexp
@@ -175,27 +176,31 @@ class TabularEngine(Runner):
             for i, (extension, space) in enumerate(zip(extensions, step, strict=True)):
                 if space is None or k >= extension.steps:
                     continue
-                event, log_q = self._propose(extension, space, k)
-                if event is None:
+                log_q = self._proposal(extension, space)
+                if log_q is None:
                     continue
+                event = extension.stream.choose(k, np.exp(log_q))
                 last[i] = event
                 drafted[i].events.append(event)
-                drafted[i].log_q.append(log_q)
+                drafted[i].log_q.append(float(log_q[event]))
+                if k < extension.verified:
+                    drafted[i].proposals.append(log_q)
                 if event < self.tokenization.vocabulary.size:
                     _tokens(extension.row).append(event)
         return drafted
 
-    def _propose(
-        self, extension: Extension, space: EventSpace, counter: int
-    ) -> tuple[int | None, float]:
+    def _proposal(self, extension: Extension, space: EventSpace) -> LogP | None:
+        """log q~ of every event, float64[V + 2]; None where the draft gives none any mass."""
         context = tuple(_tokens(extension.row))
         log_q = self._tables("draft", context, LM(temperature=extension.temperature))
-        log_e = self._collapse(log_q, space) * (extension.temperature / extension.draft_temperature)
+        log_e = self._collapse(log_q, space)
+        if extension.draft_temperature == 0:
+            best = np.full_like(log_e, -np.inf)
+            best[np.argmax(log_e)] = 0.0
+            return best if np.max(log_e) > -np.inf else None
+        log_e = log_e * (extension.temperature / extension.draft_temperature)
         total = logsumexp(log_e)
-        if total == -np.inf:
-            return None, 0.0
-        event = extension.stream.choose(counter, np.exp(log_e - total))
-        return event, float(log_e[event] - total)
+        return None if total == -np.inf else log_e - total
 
     def score(self, queries: Sequence[Query]) -> list[Scored]:
         return [self._score(query) for query in queries]
@@ -212,16 +217,43 @@ class TabularEngine(Runner):
                 else:
                     assert query.spaces is not None
                     log_p[i, t] = self._collapse(table, query.spaces[t])[event]
+        log_z = 0.0
+        if query.verification is not None:
+            assert query.spaces is not None
+            check = query.verification
+            for t, log_q in enumerate(check.proposals):
+                at = check.first + t
+                tables = self._factor_tables_at(query, at, query.spaces[at])
+                log_pi = log_power(tables, query.lms)
+                z = logsumexp(log_pi)
+                log_z += z
+                if z == -np.inf:
+                    return Scored(log_p, None, np.zeros(len(query.lms)), log_z, at)
+                replacement = rejected(log_pi - z, log_q, query.block[at], t, check)
+                if replacement is not None:
+                    return Scored(log_p, replacement, tables[:, replacement], log_z, at)
+        kept = len(query.block)
         if query.bonus is None:
-            return Scored(log_p, None, np.zeros(len(query.lms)), 0.0)
-        tables = self.factor_tables(query.rows, query.bonus, query.lms)
+            return Scored(log_p, None, np.zeros(len(query.lms)), log_z, kept)
+        tables = self._factor_tables_at(query, kept, query.bonus)
         log_pi = log_power(tables, query.lms)
-        log_z = logsumexp(log_pi)
-        if log_z == -np.inf:
-            return Scored(log_p, None, np.zeros(len(query.lms)), log_z)
+        z = logsumexp(log_pi)
+        if z == -np.inf:
+            return Scored(log_p, None, np.zeros(len(query.lms)), z, kept)
         assert query.stream is not None
-        bonus = query.stream.choose(0, np.exp(log_pi - log_z))
-        return Scored(log_p, bonus, tables[:, bonus], log_z)
+        bonus = query.stream.choose(0, np.exp(log_pi - z))
+        return Scored(log_p, bonus, tables[:, bonus], log_z + z, kept)
+
+    def _factor_tables_at(self, query: Query, at: int, space: EventSpace) -> LogP:
+        """log p_i of every event before event ``at`` of a block: float64[len(lms), V + 2]."""
+        size = self.tokenization.vocabulary.size
+        after = sum(event < size for event in query.block[at:])
+        return np.stack(
+            [
+                self._collapse(self._table(_tokens(row)[: row.length - after], lm), space)
+                for row, lm in zip(query.rows, query.lms, strict=True)
+            ]
+        )
 
     def event_log_p(
         self, rows: Sequence[Row], spaces: Sequence[EventSpace], lm: LM
@@ -272,6 +304,17 @@ class TabularEngine(Runner):
         if space.leave:
             events[vocabulary.size + 1] = logsumexp(log_p[~allowed & ~eos])
         return events
+
+
+def rejected(
+    log_pi: LogP, log_q: LogP, event: int, counter: int, check: Verification
+) -> int | None:
+    """What replaces a drafted event that rejection sampling does not keep; None where it stands."""
+    accept = float(np.exp(min(0.0, log_pi[event] - log_q[event])))
+    if check.accept.choose(counter, np.array([accept, 1.0 - accept])) == 0:
+        return None
+    residual = np.maximum(np.exp(log_pi) - np.exp(log_q), 0.0)
+    return check.residual.choose(counter, residual) if residual.any() else None
 
 
 def _tokens(row: Row) -> list[int]:

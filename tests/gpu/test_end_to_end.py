@@ -85,14 +85,30 @@ def test_monte_carlo(program, block):
     check_monte_carlo(engine, table_of(engine, tiny.causal_lm(seed=0)), program(2.0), block)
 
 
-def check_monte_carlo(engine, twin, call, block):
+@pytest.mark.parametrize("verify", ["reject", 1])
+def test_rejection_by_monte_carlo(verify):
+    engine = tiny_engine()
+    twin = table_of(engine, tiny.causal_lm(seed=0))
+    check_monte_carlo(engine, twin, story(2.0), 2, verify=verify)
+
+
+def test_a_greedy_draft_that_is_verified():
+    engine = tiny_engine(seeds=(0, 0))
+    posterior = engine.run(
+        free(), particles=4, block=4, verify="reject", draft_temperature=0, seed=0
+    )
+    np.testing.assert_allclose(posterior.log_weights, 0.0, atol=1e-4)
+    assert len(set(posterior.texts)) == 4  # drawn from the target all the same
+
+
+def check_monte_carlo(engine, twin, call, block, **settings):
     # |z| < 5 over R = 2,000 fixed seeds, as in tests/inference/test_monte_carlo.py.
     truth = enumerate_traces(call, twin)
     values = list(truth.marginal())[:3]
     products = np.zeros((R, 1 + len(values)))
     for start in range(0, R, TOGETHER):
         posteriors = engine.run(
-            [call] * TOGETHER, particles=4, block=block, seed=start, on_dead="return"
+            [call] * TOGETHER, particles=4, block=block, seed=start, on_dead="return", **settings
         )
         for i, posterior in enumerate(posteriors, start):
             evidence = np.exp(posterior.log_evidence)

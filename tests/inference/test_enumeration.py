@@ -18,6 +18,7 @@ ALPHAS = [0.5, 1.0, 2.0, 4.0]
 def expected_weights(call, engine, block, **settings) -> Exact:
     """All outcomes of a run with one particle: values, and probability * weight of each."""
     arguments = {
+        "verify": "weight",
         "ess_threshold": 0.5,
         "resampling": "systematic",
         "resample": "round",
