@@ -448,7 +448,7 @@ class _Scoring:
         stands = [False] * len(wanted)
         log_z = None
         if verified:
-            log_w = log_w.double()
+            log_w = log_w.double().clone()  # it may be the only table itself
             log_z = torch.logsumexp(log_w, dim=-1)
             for n in verified:
                 if log_z[n] > -np.inf:
