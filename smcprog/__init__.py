@@ -48,6 +48,7 @@ from smcprog.potentials.genlm import from_genlm
 from smcprog.potentials.grammar import choice, regex
 from smcprog.potentials.json_schema import json_schema
 from smcprog.potentials.lark_grammar import grammar
+from smcprog.potentials.laws import check_potential
 from smcprog.potentials.lm import lm, model
 from smcprog.potentials.reward import reward
 from smcprog.text import EOS, LEAVE, Text, special
@@ -78,6 +79,7 @@ __all__ = [
     "aside",
     "call",
     "chat",
+    "check_potential",
     "choice",
     "condition",
     "context",

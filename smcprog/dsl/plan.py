@@ -61,7 +61,19 @@ class Plan:
         return tuple(_statements(self.children))
 
     def explain(self) -> str:
-        """Each statement with its source line, the control flow around it, and its potentials."""
+        """Each statement with its source line, the control flow around it, and its potentials.
+
+        >>> @smc_program
+        ... def twice():
+        ...     for _ in range(2):
+        ...         gen(stop=".")
+        >>> print(twice.plan().explain())  # doctest: +ELLIPSIS
+        twice()   File "...", line 2
+           3  for _ in range(2):
+           4      gen(stop=".")
+                      lm    score   in the target's batched pass
+                      stop  '.' or EOS (the model's end tokens); at most 512 tokens
+        """
         lines = [f'{self.header}   File "{self.file}", line {self.line}']
         if self.note:
             lines.append(f"      {self.note}")

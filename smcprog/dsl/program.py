@@ -149,7 +149,14 @@ class BoundProgram:
         return self._arguments.kwargs
 
     def plan(self) -> Plan:
-        """The program's plan: see `Program.plan`."""
+        """The program's plan: see `Program.plan`.
+
+        >>> @smc_program
+        ... def greet(name):
+        ...     prompt(f"Hello {name}")
+        >>> len(greet("Ada").plan().statements)
+        1
+        """
         return self.program.plan()
 
     def copied_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:

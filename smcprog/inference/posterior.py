@@ -61,6 +61,15 @@ class Posterior:
             and source. Contexts that outgrew ``max_tokens`` are among them.
         stats: what the run cost.
         seed: the seed that was used; ``run(..., seed=posterior.seed)`` repeats the run.
+
+    The examples are of a die, drawn by ``draw(range(1, 7))``, that must show an even number.
+
+    >>> len(posterior), posterior.seed
+    (64, 0)
+    >>> -1.1 < posterior.log_evidence < -0.4  # log Z is log(1/2)
+    True
+    >>> 20 < posterior.ess < 50
+    True
     """
 
     values: list[Any]
@@ -112,6 +121,9 @@ class Posterior:
     def best(self) -> Any:
         """The value of most posterior mass, equal values pooled.
 
+        >>> posterior.best["shown"] in (2, 4, 6)
+        True
+
         Raises:
             ValueError: when every particle died.
         """
@@ -119,7 +131,11 @@ class Posterior:
         return self.pooled()[0][0]
 
     def sample(self, n: int = 1, seed: int | None = None) -> list[Any]:
-        """n values drawn by weight, with replacement."""
+        """n values drawn by weight, with replacement.
+
+        >>> all(value["shown"] % 2 == 0 for value in posterior.sample(10, seed=1))
+        True
+        """
         self._need_particles("sample")
         rng = np.random.default_rng(seed)
         return [self.values[i] for i in rng.choice(len(self), size=n, p=self.weights)]
@@ -128,6 +144,11 @@ class Posterior:
         """E[fn(value)], the weighted mean: a float, or an array where fn returns arrays.
 
         ``fn`` may also be a key or index into the value, as in `marginal`.
+
+        >>> 3 < posterior.expect("shown") < 5
+        True
+        >>> posterior.expect(lambda value: value["shown"] > 6)
+        0.0
         """
         self._need_particles("expect")
         fn = _picker(fn)
@@ -146,6 +167,11 @@ class Posterior:
             key: a function of the value, or a key or index into it (then an attribute of it);
                 None is the value itself. Values that cannot be hashed stand by their JSON, or
                 else their repr.
+
+        >>> sorted(posterior.marginal("shown"))
+        [2, 4, 6]
+        >>> list(posterior.marginal(lambda value: value["shown"] < 7))
+        [True]
         """
         self._need_particles("marginal")
         pooled = self.pooled(key)
@@ -154,11 +180,20 @@ class Posterior:
 
     def trace(self, i: int) -> list[TraceEntry]:
         """The statements of particle i in order: line, statement, variable, text, log probability,
-        and what each added to the log weight."""
+        and what each added to the log weight.
+
+        >>> alive = posterior.log_weights.argmax()
+        >>> [(entry.statement, entry.variable, entry.logw) for entry in posterior.trace(alive)]
+        [('draw', 'shown', 0.0), ('condition', None, 0.0)]
+        """
         return self.traces[i]
 
     def obituary(self) -> str:
-        """The sources of weight zero, a line each: how many died, in which round, of what."""
+        """The sources of weight zero, a line each: how many died, in which round, of what.
+
+        >>> print(posterior.obituary())  # doctest: +ELLIPSIS
+          round 0: ... died of condition at even_die:... `smcprog.condition(...)`, one after ''
+        """
         return "\n".join(
             f"  round {d.round}: {d.number} died of {d.source}, one after {d.example!r}"
             for d in self.deaths
@@ -166,6 +201,9 @@ class Posterior:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; infinite numbers become "inf" and "-inf".
+
+        >>> sorted(posterior.to_dict())[:3]
+        ['deaths', 'format', 'log_evidence']
 
         Raises:
             TypeError: if a value is not JSON.
@@ -190,7 +228,14 @@ class Posterior:
         return data
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the posterior as plain JSON."""
+        """Write the posterior as plain JSON, to be read by `load`.
+
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "posterior.json")
+        >>> posterior.save(path)
+        >>> Posterior.load(path).values == posterior.values
+        True
+        """
         text = json.dumps(self.to_dict(), allow_nan=False)
         Path(path).write_text(text, encoding="utf-8")
 
@@ -201,6 +246,10 @@ class Posterior:
 
         Raises:
             ValueError: if the file is no posterior.
+
+        >>> Posterior.load("README.md")
+        Traceback (most recent call last):
+        ValueError: README.md is not JSON: Expecting value: line 1 column 1 (char 0)
         """
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -233,7 +282,11 @@ class Posterior:
 
     def pooled(self, key: Any = None) -> list[tuple[Any, float]]:
         """Values and their probabilities, equal ones together, largest first; ``key`` is that of
-        `marginal`, whose labels stand for values that cannot be hashed."""
+        `marginal`, whose labels stand for values that cannot be hashed.
+
+        >>> sorted(value for value, probability in posterior.pooled("shown"))
+        [2, 4, 6]
+        """
         pick = _picker(key)
         pooled: dict[Any, tuple[Any, float]] = {}
         for value, weight in zip(self.values, self.weights, strict=True):

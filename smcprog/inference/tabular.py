@@ -103,6 +103,14 @@ class TabularEngine(Runner):
         control: names of further special tokens.
         context_limit: the longest context, tokens.
         others: the models that ``model(name)`` means, by name.
+
+    >>> table = {(): [0.5, 0.25, 0.25]}  # a, b, <eos>; after a token the text ends
+    >>> coin = TabularEngine(["a", "b"], lambda context: table.get(context, [0, 0, 1]))
+    >>> @smc_program
+    ... def letter():
+    ...     return str(gen())
+    >>> 0.4 < coin.run(letter(), particles=256, seed=0).marginal()["a"] < 0.6
+    True
     """
 
     has_draft: bool

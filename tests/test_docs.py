@@ -1,0 +1,57 @@
+"""The code of the pages in docs/ runs, and its potentials are what the pages say."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from smcprog import LEAVE, lm, regex, reward
+from smcprog.inference.exact import enumerate_traces
+from tests.inference import tables
+from tests.inference.programs import one
+from tests.inference.test_enumeration import check, masses
+
+PAGE = Path(__file__).parent.parent / "docs" / "potentials.md"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The names that the page's code defines, run as one file."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    assert len(blocks) == 4
+    file = tmp_path_factory.mktemp("docs") / "page.py"
+    file.write_text("\n".join(blocks))
+    names = {"__name__": "page"}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    return names
+
+
+def examples(page):
+    return {
+        "keywords": page["Keywords"](("ab", "bb"), 0.7),
+        "length": page["PoissonLength"](2.0),
+        "automaton": page["vowels_and_consonants"],
+    }
+
+
+@pytest.mark.parametrize("block", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", ["keywords", "length", "automaton"])
+def test_every_outcome(page, name, block):
+    potential = examples(page)[name]
+    check(one(1.0, (potential,), None, 3), block)
+    check(one(2.0, (potential, regex("[ab]*b")), LEAVE, 3), block)
+    check(one(1.0, (potential, regex("a*b*"), reward(len, beta=0.3), lm), "bb", 3), block)
+
+
+def test_the_truth_of_each(page):
+    """gamma(text) is p(text) times the formula of the page."""
+    engine = tables.engine()
+    plain = masses(enumerate_traces(one(1.0, (), None, 3), engine))
+    for potential in examples(page).values():
+        weighted = masses(enumerate_traces(one(1.0, (potential,), None, 3), engine))
+        texts = [text for text in plain if text in weighted]
+        assert len(texts) > 5
+        found = [weighted[text] / plain[text] for text in texts]
+        expected = np.exp(potential.log_potential([text for text, _ in texts], True))
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
