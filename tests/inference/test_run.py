@@ -39,7 +39,7 @@ def simple():
         ({"ess_threshold": float("nan")}, "ess_threshold"),
         ({"resampling": "sytematic"}, "systematic, stratified, residual, multinomial"),
         ({"resample": "never"}, '"round" or "sync"'),
-        ({"draft_temperature": 0.0}, "must be positive"),
+        ({"draft_temperature": 0.0}, "a weighted draft has to cover the target"),
         ({"verify": "accept"}, "verify='accept'"),
         ({"on_dead": "ignore"}, '"raise" or "return"'),
         ({"seed": -1}, "seed=-1"),

@@ -12,12 +12,15 @@ from tests.inference.test_contexts import engine as engine_of_contexts
 from tests.inference.test_enumeration import ALPHAS, check, expected_weights, masses
 from tests.inference.test_monte_carlo import check_by_monte_carlo
 
-KERNELS = [(1, "reject"), (2, "reject"), (3, "reject"), (2, 1), (3, 1), (3, 2)]
+# Blocks of three have many outcomes: one alpha is enough for them.
+KERNELS = [(1, "reject"), (2, "reject"), (3, "reject"), (2, 1), (3, 2)]
 
 
 @pytest.mark.filterwarnings("ignore:.*the constraint accepts everywhere")
-@pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize(("block", "verify"), KERNELS)
+@pytest.mark.parametrize(
+    ("block", "verify", "alpha"),
+    [(*kernel, alpha) for kernel in KERNELS for alpha in ALPHAS if kernel[0] < 3 or alpha == 2],
+)
 @pytest.mark.parametrize(
     ("potentials", "stop"),
     [
@@ -34,10 +37,9 @@ def test_every_outcome_of_one_gen(potentials, stop, block, verify, alpha):
 
 
 @pytest.mark.filterwarnings("ignore:.*the constraint accepts everywhere")
-@pytest.mark.parametrize("verify", ["reject", 1])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_every_outcome_of_a_program(name, verify):
-    check(PROGRAMS[name](2.0), 2, verify=verify)
+def test_every_outcome_of_a_program(name):
+    check(PROGRAMS[name](2.0), 1, verify="reject")
 
 
 @pytest.mark.parametrize(("block", "verify"), KERNELS)
