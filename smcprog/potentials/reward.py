@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from smcprog.errors import PotentialError
 from smcprog.potentials.base import TextPotential
+from smcprog.potentials.reward_model import Classifier, classifier
 
 CACHED_TEXTS = 1 << 16
 
@@ -38,6 +39,8 @@ class Reward(TextPotential):
     def __repr__(self) -> str:
         name = getattr(self.fn, "__name__", repr(self.fn))
         arguments = [name, *map(repr, self.args)]
+        if isinstance(self.fn, Classifier) and self.fn.label is not None:
+            arguments.append(f"label={self.fn.label!r}")
         arguments += [] if self.beta == 1.0 else [f"beta={self.beta!r}"]
         arguments += [] if self.every == "end" else [f"every={self.every!r}"]
         return f"reward({', '.join(arguments)})"
@@ -105,26 +108,36 @@ class Reward(TextPotential):
 
 
 def reward(
-    fn: Callable[..., Any],
+    fn: Any,
     *args: Any,
     beta: float = 1.0,
     every: str = "end",
     batch: bool = False,
+    label: str | int | None = None,
 ) -> Reward:
     """Multiply the target by exp(beta * r), r = ``fn(text, *args)``.
+
+    A sequence classifier of transformers in place of ``fn`` makes r = log p(label | text), so that
+    the factor is p(label | text)^beta; a reward model (of one label) makes r its score.
 
     Args:
         fn: takes a text (with ``batch=True`` a list of texts) and the further arguments; returns a
             number, -inf legal (or one for each text). It is called once for each different text,
-            of all particles together, and its results are remembered.
+            of all particles together, and its results are remembered. Or a classifier: a
+            ``(model, tokenizer)`` pair, a text-classification pipeline, a folder or a hub name;
+            with a further text in ``args`` it judges the pairs (that text, the drawn text).
         beta: the strength; finite.
         every: "end" judges the complete text alone. "block" judges what is there after each round,
             and a boundary such as ``"\\n\\n"`` what is there up to its last occurrence: as a ratio
             of new to old, so that in the end the complete text has been judged, and resampling has
             looked at it on the way.
+        batch: whether fn takes a list of texts. A classifier always does.
+        label: the classifier's, by name or number.
 
     Raises:
-        PotentialError: when it is evaluated, if fn raises or returns no number.
+        ValueError: for a label that the classifier does not have, listing those that it has.
+        PotentialError: when it is evaluated, if fn raises or returns no number, or a text is longer
+            than the classifier reads.
 
     >>> @smc_program
     ... def long_words():
@@ -134,8 +147,17 @@ def reward(
     >>> longer.expect(lambda length: length) > 20
     True
     """
-    if not callable(fn):
-        raise TypeError(f"reward() takes a function of the text, not {type(fn).__name__}")
+    judge = classifier(fn, label)
+    if judge is not None:
+        if len(args) > 1 or not all(isinstance(arg, str) for arg in args):
+            raise TypeError("reward(model, text, ...): one text may stand before the drawn one")
+        fn, batch = judge, True
+    elif label is not None:
+        raise TypeError(f"reward(label={label!r}): {fn!r:.80} is no classifier; it has no labels")
+    elif not callable(fn):
+        raise TypeError(
+            f"reward() takes a function of the text or a classifier, not {type(fn).__name__}"
+        )
     if not isfinite(beta):
         raise ValueError(f"reward(beta={beta!r}): it must be finite")
     if not isinstance(every, str) or not every:

@@ -1,0 +1,154 @@
+"""Rewards from sequence classifiers: against the model itself, one text at a time."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
+
+from smcprog import PotentialError, check_potential, gen, lm, prompt, regex, reward, smc_program
+from smcprog.inference.exact import enumerate_traces
+from tests.gpu import tiny
+from tests.inference import tables
+from tests.inference.programs import one
+from tests.inference.test_enumeration import check, masses
+
+TEXTS = ["the cat", "a dog sat on the mat", "x", "one two three four five six seven"]
+LABELS = {0: "negative", 1: "neutral", 2: "positive"}
+
+
+def tokenizer(pad=True):
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=tiny.tokenizer()._tokenizer, eos_token=tiny.END, model_max_length=10**9
+    )
+    if pad:
+        made.pad_token = tiny.END
+    return made
+
+
+def bert(labels=3, **settings):
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=290,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=64,
+        num_labels=labels,
+        initializer_range=0.5,
+        **settings,
+    )
+    return BertForSequenceClassification(config).eval()
+
+
+def gpt2(pad=None):
+    torch.manual_seed(1)
+    config = GPT2Config(
+        vocab_size=290, n_embd=16, n_layer=1, n_head=2, n_positions=64, num_labels=1,
+        initializer_range=0.5, pad_token_id=pad, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    return GPT2ForSequenceClassification(config).eval()
+
+
+CLASSIFIER = (bert(id2label=LABELS, label2id={v: k for k, v in LABELS.items()}), tokenizer())
+
+
+def logits_of(model, text, *first):
+    with torch.inference_mode():
+        return model(**tokenizer()(*first, text, return_tensors="pt")).logits[0]
+
+
+def test_the_log_probability_of_a_label():
+    potential = reward(CLASSIFIER, label="positive")
+    expected = [torch.log_softmax(logits_of(CLASSIFIER[0], t), -1)[2].item() for t in TEXTS]
+    np.testing.assert_allclose(potential.log_potential(TEXTS, True), expected, atol=1e-5)
+    assert reward(CLASSIFIER, label=2).log_potential(TEXTS, True)[0] == pytest.approx(expected[0])
+    assert repr(potential) == "reward(BertForSequenceClassification, label='positive')"
+    assert reward(CLASSIFIER, label="positive") == potential != reward(CLASSIFIER, label=0)
+    check_potential(potential, texts=TEXTS)
+
+
+def test_a_pair_of_texts():
+    potential = reward(CLASSIFIER, "is it a cat?", label="positive", beta=2.0)
+    logits = logits_of(CLASSIFIER[0], TEXTS[1], "is it a cat?")
+    expected = 2 * torch.log_softmax(logits, -1)[2].item()
+    assert potential.log_potential([TEXTS[1]], True)[0] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("pad", [None, 0])
+def test_a_causal_reward_model(pad):
+    model = gpt2(pad)
+    potential = reward((model, tokenizer(pad is not None)))
+    expected = [logits_of(model, text)[0].item() for text in TEXTS]
+    np.testing.assert_allclose(potential.log_potential(TEXTS, True), expected, atol=1e-5)
+
+
+def test_models_by_path(tmp_path):
+    for part in CLASSIFIER:
+        part.save_pretrained(tmp_path)
+    by_path = reward(tmp_path, label="neutral")
+    expected = reward(CLASSIFIER, label="neutral").log_potential(TEXTS, True)
+    np.testing.assert_allclose(by_path.log_potential(TEXTS, True), expected, atol=1e-6)
+    assert by_path == reward(str(tmp_path), label="neutral")
+    with pytest.raises(PotentialError, match="say one of the labels of .*'negative', 'neutral'"):
+        reward(tmp_path).log_potential(["x"], True)
+    with pytest.raises(PotentialError, match="no sequence classifier can be loaded"):
+        reward(tmp_path / "missing", label=1).log_potential(["x"], True)
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match="say one of the labels of Bert.*'positive', or its num"):
+        reward(CLASSIFIER, label="happy")
+    with pytest.raises(ValueError, match=r"reward\(label=None\): say one of the labels"):
+        reward(CLASSIFIER)
+    with pytest.raises(ValueError, match="has one output, its score; leave the label out"):
+        reward((gpt2(), tokenizer()), label="positive")
+    with pytest.raises(TypeError, match="is no classifier; it has no labels"):
+        reward(len, label="positive")
+    with pytest.raises(TypeError, match="one text may stand before the drawn one"):
+        reward(CLASSIFIER, "a", "b", label=0)
+    with pytest.raises(PotentialError, match="a text of .* tokens is longer than the 64 that Bert"):
+        reward(CLASSIFIER, label=0).log_potential(["cat dog " * 40], True)
+
+
+def test_a_model_that_gives_nan():
+    broken = bert()
+    broken.classifier.bias.data.fill_(float("nan"))
+    with pytest.raises(PotentialError, match="returned nan for the text 'the cat'"):
+        reward((broken, tokenizer()), label=0).log_potential(["the cat"], True)
+
+
+@pytest.mark.parametrize("block", [0, 1, 2])
+@pytest.mark.parametrize("every", ["end", "block"])
+def test_every_outcome(block, every):
+    judge = reward(CLASSIFIER, "said:", label="positive", every=every)
+    check(one(2.0, (judge, regex("[ab]+")), None, 3), block)
+
+
+def test_the_truth():
+    """gamma(text) is p(text) p(label | text)^beta."""
+    engine = tables.engine()
+    judge = reward(CLASSIFIER, "said:", label="positive", beta=0.5)
+    plain = masses(enumerate_traces(one(1.0, (), None, 2), engine))
+    weighted = masses(enumerate_traces(one(1.0, (judge,), None, 2), engine))
+    expected = np.exp(judge.log_potential([text for text, _ in plain], True))
+    found = [weighted[value] / plain[value] for value in plain]
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+@smc_program
+def praised(judge):
+    prompt("Review: Great phone\nSentiment: positive\nIn one sentence:")
+    return gen(lm, judge, stop=".", max_tokens=12)
+
+
+def test_a_model_in_a_programs_arguments_is_not_copied(shipped_engine):
+    judge = reward(CLASSIFIER, "x", label="positive", every="block")
+    posterior = shipped_engine.run(praised(judge), particles=8, seed=0)
+    assert len(posterior.values) == 8
