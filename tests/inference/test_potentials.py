@@ -72,7 +72,7 @@ PRODUCTS = [
     (SUM_TOKENS, (grammar(SUMS), reward(length, every="block")), None),
     (SUM_TOKENS, (grammar(SUMS), regex(r"1\+.*"), lm**2), None),
     (SUM_TOKENS, (grammar(SUMS) * reward(ones, every="+"), CountOf("+", 0.4)), EOS),
-    (JSON_TOKENS, (json_schema(SCHEMA), regex(r".*1.*"), lm.at(top_k=9)), None),
+    (JSON_TOKENS, (json_schema(SCHEMA), regex(r".*[1e].*"), lm.at(top_k=9)), None),
     (JSON_TOKENS, (json_schema(SCHEMA), reward(len, beta=0.2)), (EOS, LEAVE)),
     (SUM_TOKENS, (choice("1", "1+", "(1)"), reward(ones), lm.given("") ** -0.5), None),
     (SUM_TOKENS, (regex("[1+]+"), reward(length, every="block"), CountOf("1", 0.2)), "+"),
