@@ -4,9 +4,11 @@
     python benchmarks/json_schema_suite.py --schemas 9999 --optional
 
 Each schema is either refused by name, or every text that its masks allow is an instance. Texts are
-drawn by random walks over the masks, uniform or towards the characters of the schema and of JSON's
-escapes. The suite's own instances are tried too, in compact form: no invalid one may pass, and the
-share of the valid ones that pass is shown. Prints a table; exits with 1 on a wrong acceptance.
+drawn in two ways: by a run of the shipped pair, where particles die whose texts are not complete
+at --max-tokens; and by random walks over the masks, uniform or towards the characters of the schema
+and of JSON's escapes. The suite's own instances are tried too, in compact form: no invalid one may
+pass, and the share of the valid ones that pass is shown. Prints a table; exits with 1 on a wrong
+acceptance.
 
 The suite comes with the source distribution of `jsonschema`, fetched once into --cache.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import subprocess
 import sys
 import tarfile
@@ -31,6 +34,7 @@ from jsonschema.validators import Draft202012Validator
 from rich.console import Console
 from rich.table import Table
 
+from smcprog import Engine, Posterior, gen, prompt, smc_program
 from smcprog.errors import GrammarError
 from smcprog.potentials.base import Matcher
 from smcprog.potentials.json_schema import JsonSchema, json_schema
@@ -41,6 +45,13 @@ PIECES += ["\\u00", "\\n", "12", "0.", "é", "\\ud8", '"a"', '"foo', "bar", ',"'
 TOKENS = Vocabulary(
     [*(bytes([i]) for i in range(256)), *(piece.encode() for piece in PIECES), b"\xc3", b'\xa9"']
 )
+
+
+@smc_program
+def instance(schema: JsonSchema, max_tokens: int):
+    """An instance, as the models write it."""
+    prompt("A value in JSON:\n")
+    return gen(schema, max_tokens=max_tokens)
 
 
 def suite(cache: Path) -> Path:
@@ -116,16 +127,45 @@ def texts_of(value: Any, schema: Any) -> set[str]:
     }
 
 
+def reason(source: str) -> str:
+    """Why a particle died, without the schema and the place."""
+    found = re.search(r"\(([^()]*)\)$", source)
+    return found[1] if found else source
+
+
+def run_models(
+    engine: Engine, constraint: JsonSchema, options: argparse.Namespace, count: Counter[str]
+) -> Posterior:
+    """Run one schema through the models, and count what became of its particles."""
+    posterior = engine.run(
+        instance(constraint, options.max_tokens),
+        particles=options.particles,
+        seed=options.seed,
+        on_dead="return",
+    )
+    count["populations"] += 1
+    count["particles"] += options.particles
+    for death in posterior.deaths:
+        count[f"died: {reason(death.source)}"] += death.number
+    if not posterior.values:
+        why = " and ".join(sorted({reason(death.source) for death in posterior.deaths}))
+        count[f"all died: {why}"] += 1
+    return posterior
+
+
 def main() -> None:
     """Run the suite and print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--schemas", type=int, default=300)
+    parser.add_argument("--particles", type=int, default=4, help="of each run; 0 for no runs")
+    parser.add_argument("--max-tokens", type=int, default=200)
     parser.add_argument("--walks", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--optional", action="store_true", help="its optional folder, formats too")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "smcprog-suite")
     options = parser.parse_args()
 
+    engine = Engine()
     rng = random.Random(options.seed)
     count: Counter[str] = Counter()
     refusals: Counter[str] = Counter()
@@ -141,13 +181,21 @@ def main() -> None:
             constraint = json_schema(schema)
             constraint.start(BYTES)
         except GrammarError as error:
-            count["refused"] += 1
             empty = "no instance" in str(error)
-            refusals["no instance" if empty else str(error).split(": ", 2)[-1][:70]] += 1
+            count["no instance"] += empty
+            refusals["no instance" if empty else refused_for(str(error))] += 1
+            count["refused"] += not empty
             if empty and any(test["valid"] for test in group["tests"]):
                 wrong.append(f"{where}: {error}, but the suite has one")
             continue
         judge = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+        if options.particles:
+            posterior = run_models(engine, constraint, options, count)
+            for value in posterior.values:
+                if value is not None:
+                    count["instances"] += 1
+                    if not judge.is_valid(value.parsed) or value.parsed != json.loads(value):
+                        wrong.append(f"{where}: {value}")
         characters = {*json.dumps(schema, ensure_ascii=False).encode(), *b'{}[]:,"\\u0061'}
         for i in range(options.walks):
             vocabulary = TOKENS if i % 2 else BYTES
@@ -172,6 +220,16 @@ def main() -> None:
 refusals_of_valid: list[str] = []
 
 
+def refused_for(message: str) -> str:
+    """What a schema was refused for, without the places."""
+    keyword = re.search(r'the keyword "([^"]+)"(?: \'[^\']*\')? ([^;]*)', message)
+    if keyword:
+        return f"{keyword[1]}: {re.sub('#[^ ]*/', '', keyword[2])}"
+    if "not in this schema" in message:
+        return "a reference to another document"
+    return "a $dynamicRef with several targets" if "several targets" in message else message[:70]
+
+
 def valid(judge: Draft202012Validator, text: bytes) -> bool:
     """What the judge says of a text."""
     try:
@@ -190,6 +248,13 @@ def report(count: Counter[str], refusals: Counter[str], wrong: list[str], second
     share = count["refused"] / max(count["schemas"], 1)
     table.add_row("schemas", str(count["schemas"]))
     table.add_row("refused by name", f"{count['refused']} ({share:.0%})")
+    table.add_row("refused, since they have no instance", str(count["no instance"]))
+    table.add_row("runs of the models", str(count["populations"]))
+    table.add_row("their particles", str(count["particles"]))
+    table.add_row("texts of the last population, judged", str(count["instances"]))
+    for what, times in count.items():
+        if "died: " in what:
+            table.add_row(what, str(times))
     table.add_row("random texts judged", str(count["walks"]))
     table.add_row("random walks without an end", str(count["unfinished walks"]))
     table.add_row("valid instances accepted", f"{count['valid accepted']} of {count['valid']}")

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from smcprog.errors import GrammarError
 from smcprog.potentials.matcher import ANYTHING, LexemeConstraint
-from smcprog.potentials.pattern import literal, translate
+from smcprog.potentials.pattern import literal, shortened, translate
+
+_MOST_CHARACTERS = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Regex(LexemeConstraint):
         translate(self.pattern)
 
     def __repr__(self) -> str:
-        return f"regex({self.pattern!r})"
+        return f"regex({shortened(self.pattern)!r})"
 
     def lexeme(self, followed_by: tuple[str, ...]) -> str:
         return _lexeme(translate(self.pattern), followed_by)
@@ -37,7 +40,7 @@ class Choice(LexemeConstraint):
     strings: tuple[str, ...]
 
     def __repr__(self) -> str:
-        shown = [repr(string) for string in self.strings[:8]]
+        shown = [repr(shortened(string)) for string in self.strings[:8]]
         if len(self.strings) > len(shown):
             shown.append(f"... {len(self.strings) - len(shown)} more")
         return f"choice({', '.join(shown)})"
@@ -55,10 +58,23 @@ def regex(pattern: str) -> Regex:
     quantifiers and verbose mode are refused.
 
     Raises:
-        GrammarError: if the pattern is malformed or uses one of those; with line and column.
+        GrammarError: if the pattern is malformed, uses one of those or is too large; with line and
+            column.
 
+    >>> @smc_program
+    ... def born():
+    ...     prompt("She was born in")
+    ...     return int(gen(regex(" (19|20)[0-9]{2}")))
+    >>> 1900 <= engine.run(born(), particles=4, seed=0).best < 2100
+    True
     >>> regex("[1-5]") == regex("[1-5]")
     True
+    >>> regex("a(b")
+    Traceback (most recent call last):
+    ...
+    smcprog.errors.GrammarError: regex, line 1, column 2: missing ), unterminated subpattern
+        a(b
+         ^
     """
     return Regex(pattern)
 
@@ -69,10 +85,16 @@ def choice(*strings: str | Iterable[str]) -> Choice:
     Mind the space: after ``Answer:`` models write ``" yes"``, and ``"yes"`` is improbable.
 
     Raises:
-        GrammarError: if a string holds a lone surrogate.
+        GrammarError: if a string holds a lone surrogate, or if they are two million characters.
 
-    >>> choice([" yes", " no"])
-    choice(' yes', ' no')
+    >>> @smc_program
+    ... def answer():
+    ...     prompt("Is the sky blue?")
+    ...     return gen(choice(" yes", " no"))
+    >>> engine.run(answer(), particles=4, seed=0).best in (" yes", " no")
+    True
+    >>> choice([" yes", " no"]) == choice(" yes", " no")
+    True
     """
     given: Iterable[object] = strings
     if len(strings) == 1 and not isinstance(strings[0], str):
@@ -80,10 +102,17 @@ def choice(*strings: str | Iterable[str]) -> Choice:
             raise TypeError(f"choice() takes strings, not {_described(strings[0])}")
         given = strings[0]
     texts = []
+    characters = 0
     for string in given:
         if not isinstance(string, str):
             raise TypeError(
                 f"choice() takes strings or one list of strings, but got {_described(string)}"
+            )
+        characters += len(string) + 1
+        if characters > _MOST_CHARACTERS:
+            raise GrammarError(
+                f"choice() takes at most {_MOST_CHARACTERS} characters together; draw a part of "
+                "the text first, and then one of the strings that go on from there"
             )
         literal(string)
         texts.append(str(string))
@@ -93,7 +122,7 @@ def choice(*strings: str | Iterable[str]) -> Choice:
 
 
 def _described(value: object) -> str:
-    return f"{value!r} ({type(value).__name__})"
+    return f"{value!r:.100} ({type(value).__name__})"
 
 
 def _one_of(strings: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,15 @@ from smcprog.errors import GrammarError
 from smcprog.potentials.lark_terminal import Pattern, Unsupported
 from smcprog.potentials.lark_translate import Definition, EmptyLanguage, translate
 from smcprog.potentials.matcher import CompiledConstraint
+from smcprog.potentials.pattern import shortened
 
 _LONGEST_SOURCE = 40_000
 _MOST_RULES = 20_000
 _MOST_TEMPLATES = 2_000
 _LONGEST_TEMPLATE = 2_000
+_LONGEST_TERMINAL = 200_000
+_MOST_WRITTEN_OUT = 1_000_000
+_MOST_IMPORTS = 100
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,7 @@ class Grammar(CompiledConstraint):
     definition: Definition = field(repr=False, compare=False)
 
     def __repr__(self) -> str:
-        shown = self.source if len(self.source) <= 60 else f"{self.source[:57]}..."
-        return f"grammar({shown!r}, start={self.start_rule!r})"
+        return f"grammar({shortened(self.source)!r}, start={self.start_rule!r})"
 
     def compiled(self, followed_by: tuple[str, ...]) -> str:
         if not followed_by:
@@ -80,14 +83,21 @@ def grammar(source: str | os.PathLike[str], start: str = "start") -> Grammar:
         GrammarError: if lark cannot read it, if it uses one of those, if it has no text at all, or
             if it is too large; with the line and column in the grammar.
 
-    >>> sums = grammar('start: NUMBER ("+" NUMBER)*\n%import common.NUMBER')
-    >>> sums == grammar('start: NUMBER ("+" NUMBER)*\n%import common.NUMBER')
+    >>> sums = grammar('start: NUMBER ("+" NUMBER)~1..3\nNUMBER: /[1-9][0-9]?/')
+    >>> @smc_program
+    ... def total():
+    ...     prompt("A sum: ")
+    ...     return sum(map(int, gen(sums).split("+")))
+    >>> 2 <= engine.run(total(), particles=4, seed=0).best <= 4 * 99
     True
     """
     path: Path | None = None
     if isinstance(source, os.PathLike):
         path = Path(source)
-        text = path.read_text(encoding="utf-8")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise GrammarError(f"grammar {path}: {_no_utf8(error)}") from error
     elif isinstance(source, str):
         text = source
     else:
@@ -114,7 +124,12 @@ class _Source:
         self._text = text
         self._start = start
         self._path = path
-        self._code = _TEXTUAL.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+        self._imported: list[str] = []
+        self._written_out = 1
+
+    @cached_property
+    def _code(self) -> str:
+        return _code(self._text)
 
     def built(self) -> Grammar:
         if len(self._text) > _LONGEST_SOURCE:
@@ -125,6 +140,8 @@ class _Source:
             )
         if lone := re.search("[\ud800-\udfff]", self._text):
             raise self._error("a lone surrogate is no text; remove it", lone.start())
+        if null := re.search("\0", self._text):
+            raise self._error("a null character is not read; write \\x00", null.start())
         definition = self._definition(*self._read())
         try:
             translation = translate(definition)
@@ -173,15 +190,16 @@ class _Source:
         if at < 0:
             at = self._place(terminal.name)
             within = 0
-        return self._error(f"the terminal {raw or terminal.name} {reason}", at + within)
+        return self._error(f"the terminal {shortened(raw or terminal.name)} {reason}", at + within)
 
     def _read(self) -> tuple[list[TerminalDef], list[Any], list[str]]:
         """What lark makes of the text: terminals, rules in Backus-Naur form, ignored terminals."""
-        imports = [str(self._path.parent)] if self._path else []
         try:
             name = str(self._path) if self._path else "<string>"
-            loaded, _ = load_grammar(self._text, name, imports, False)
+            self._check_code(self._code, 0)
+            loaded, _ = load_grammar(self._text, name, [self._import], False)
             self._check_templates(loaded.rule_defs)
+            self._check_terminals(loaded.term_defs)
             for rule, _, tree, _ in loaded.rule_defs:
                 if _ways(tree) > _MOST_RULES:
                     raise self._unfolded(rule)
@@ -189,6 +207,10 @@ class _Source:
         except lark.exceptions.UnexpectedInput as error:
             reason = str(error).split(" at line")[0].split(", at line")[0]
             raise self._error_at(reason, max(error.line, 1), max(error.column, 1)) from error
+        except lark.exceptions.VisitError as error:
+            if isinstance(error.orig_exc, RecursionError):
+                raise self._too_deep() from error
+            raise self._lark_error(error.orig_exc) from error
         except lark.exceptions.LarkError as error:
             raise self._lark_error(error) from error
         except OSError as error:
@@ -199,7 +221,42 @@ class _Source:
                 self._place(name, use=True),
             ) from error
         except RecursionError as error:
-            raise self._error("it is nested too deeply; name some of its parts", 0) from error
+            raise self._too_deep() from error
+        except GrammarError:
+            raise
+        except Exception as error:  # where lark's own checks of a malformed grammar fail
+            reason = f"lark cannot read it ({type(error).__name__}: {shortened(str(error))})"
+            raise self._error(reason, 0) from error
+
+    def _too_deep(self) -> GrammarError:
+        return self._error("it is nested too deeply; name some of its parts", 0)
+
+    def _import(self, base: str | None, name: str) -> tuple[str, str]:
+        """Find an imported grammar beside this one: its path and its text (a hook of lark's).
+
+        Raises:
+            OSError: if there is none; lark then looks among its own.
+        """
+        folders = [self._path.parent] if self._path else []
+        for folder in [*folders, *([Path(base)] if base else [])]:
+            path = folder / name
+            try:
+                data = path.read_bytes()
+            except OSError:
+                continue
+            at = self._place(path.stem, use=True)
+            self._imported.append(str(path))
+            if len(self._imported) > _MOST_IMPORTS:
+                raise self._error("%import: it imports itself, or too many grammars", at)
+            if len(data) > _LONGEST_SOURCE:
+                raise self._error(f"%import: {path} has more than {_LONGEST_SOURCE} bytes", at)
+            try:
+                text = data.decode()
+            except UnicodeDecodeError as error:
+                raise self._error(f"%import: {path}: {_no_utf8(error)}", at) from error
+            self._check_code(_code(text), at)
+            return str(path), text
+        raise FileNotFoundError(name)
 
     def _unfolded(self, rule: str) -> GrammarError:
         return self._error(
@@ -208,10 +265,18 @@ class _Source:
             self._place(rule),
         )
 
-    def _lark_error(self, error: Exception) -> GrammarError:
+    def _lark_error(self, error: BaseException) -> GrammarError:
+        if isinstance(error.args[-1], SyntaxError):  # a literal's escapes, as Python reads them
+            text, reason = error.args
+            at = max(self._text.find(text), 0)
+            return self._error(f"{shortened(text)!r} is no literal: {reason.msg}", at)
         message = str(error)
         reason = message.split("\n")[0]
         if found := re.search(r",? (?:at )?line (\d+),? column (\d+)", message):
+            if self._imported:  # the last text to be read
+                path = self._imported[-1]
+                at = self._place(Path(path).stem, use=True)
+                return self._error(f"%import: {path}: {shortened(reason, 200).rstrip(': ')}", at)
             reason = reason.replace(found[0], "").removesuffix(": ")
             return self._error_at(reason.strip(), int(found[1]), int(found[2]))
         names = re.findall(r"'(\w+)'", message) or re.findall(r"\b(?:in|for) (\w+)", message)
@@ -257,6 +322,39 @@ class _Source:
             for usage in tree.find_data("template_usage"):
                 called(usage, names)
 
+    def _check_code(self, code: str, at: int) -> None:
+        """Refuse what lark would choke on, in this grammar or one that it imports at a place.
+
+        Such are terminals that use others that use others: lark visits each use of each use. The
+        uses of imported ones multiply those here.
+        """
+        if digits := re.search(r"\d{100}", code):
+            raise self._error("a number of too many digits", at or digits.start())
+        self._written_out *= _uses(code)
+        if self._written_out > _MOST_WRITTEN_OUT:
+            raise self._error(
+                "the terminals use each other over and over, a million times; write rules", at
+            )
+
+    def _check_terminals(self, definitions: Iterable[tuple[str, tuple[Any, int]]]) -> None:
+        """Refuse terminals that are too long once they are written out."""
+        lengths: dict[int, int] = {}
+
+        def length(node: Any) -> int:
+            if not isinstance(node, lark.Tree):
+                return len(str(node))
+            if id(node) not in lengths:
+                lengths[id(node)] = 4 + sum(map(length, node.children))
+            return lengths[id(node)]
+
+        for name, (tree, _) in definitions:
+            if length(tree) > _LONGEST_TERMINAL:
+                raise self._error(
+                    f"the terminal {name} is a pattern of more than {_LONGEST_TERMINAL} characters,"
+                    " with the terminals that it uses; write a rule",
+                    self._place(name),
+                )
+
     def _definition(
         self, terminals: list[TerminalDef], found: list[Any], ignored: list[str]
     ) -> Definition:
@@ -299,6 +397,40 @@ class _Source:
         )
 
 
+def _code(text: str) -> str:
+    """The text with blanks for strings, comments and patterns, in which names are no names."""
+    return _TEXTUAL.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+
+
+def _uses(code: str) -> int:
+    """How many terminals the largest terminal of a source uses, itself and repetitions included."""
+    definitions = [*_DEFINITION.finditer(code)]
+    ends = [match.start() for match in definitions] + [len(code)]
+    used = {
+        match[1]: _TERMINAL.findall(code[match.end() : end])
+        for match, end in zip(definitions, ends[1:], strict=True)
+        if match[1].isupper()
+    }
+    total: dict[str, int] = {}
+    for name in used:
+        stack = [name]
+        while stack:
+            top = stack[-1]
+            total.setdefault(top, 0)  # a terminal that uses itself is lark's error
+            missing = [other for other in used[top] if other in used and other not in total]
+            if missing:
+                stack.append(missing[0])
+            else:
+                stack.pop()
+                total[top] = 1 + sum(total.get(other, 1) for other in used[top])
+    return max(total.values(), default=1)
+
+
+def _no_utf8(error: UnicodeDecodeError) -> str:
+    byte = error.object[error.start]
+    return f"it is not UTF-8 (byte {byte:#04x} at {error.start}); save it as UTF-8"
+
+
 def _broken_at(terminal: TerminalDef) -> int:
     """Where in its source a pattern is broken."""
     raw = terminal.pattern.raw or ""
@@ -329,7 +461,9 @@ def _ways(tree: Any) -> int:
     return min(ways, _MOST_RULES + 1)
 
 
+_DEFINITION = re.compile(r"^[ \t]*[!?]*(\w+)(?:\{[^}\n]*\})?(?:\.-?\d+)?[ \t]*:", re.MULTILINE)
+_TERMINAL = re.compile(r"(?<!\w)_*[A-Z][_A-Z0-9]*(?!\w)")
 _TEXTUAL = re.compile(
     r'"(?:\\.|[^"\\\n])*"i?|//[^\n]*|#[^\n]*|/(?!/)(?:\\.|[^/\\])*?/[imslux]*', re.DOTALL
 )
-"""Strings, comments and patterns of a grammar: where names are no names."""
+"""Strings, comments and patterns of a grammar."""

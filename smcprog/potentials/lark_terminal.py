@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from smcprog.potentials.pattern import _characters
+from smcprog.potentials.pattern import character_set
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -52,7 +52,7 @@ class Unsupported(Exception):
 @lru_cache(maxsize=1024)
 def _ranges(source: str, flags: int) -> Ranges:
     """The characters that a one-character pattern matches; ``re`` is asked."""
-    shown = _characters(source, flags)
+    shown = character_set(source, flags)
     return tuple(
         (int(low, 16), int(high, 16))
         for low, high in re.findall(r"\\x\{(\w+)\}-\\x\{(\w+)\}", shown)
@@ -178,8 +178,8 @@ class Pattern:
             self.expression = _expression(tree, tree.state.flags)
         except RecursionError as error:
             raise Unsupported("groups that are nested too deeply; use rules") from error
-        except OverflowError as error:
-            raise Unsupported(f"{error}; write fewer repeats") from error
+        except (OverflowError, ValueError) as error:
+            raise Unsupported("a repetition number that is too large") from error
 
     @property
     def sets(self) -> set[Ranges]:

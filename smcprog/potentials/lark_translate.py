@@ -22,7 +22,7 @@ be completed.)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from smcprog.potentials.lark_terminal import (
     Alphabet,
@@ -63,6 +63,21 @@ class Definition:
     ignored: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Language:
+    """A definition with its automata: those of its terminals and of the stop strings after it.
+
+    ``ignored`` has only terminals that match some text.
+    """
+
+    start: str
+    rules: Sequence[Rule]
+    terminals: Mapping[str, Automaton]
+    ignored: Sequence[str]
+    stops: Mapping[str, Automaton]
+    alphabet: Alphabet
+
+
 class EmptyLanguage(Exception):
     """The grammar has no text at all."""
 
@@ -84,45 +99,46 @@ def translate(definition: Definition, followed_by: tuple[str, ...] = ()) -> str:
             terminals[name] = automaton(pattern, alphabet)
         except Unsupported as error:
             raise Unsupported(str(error), name) from error
-    rules = _useful(definition, terminals)
-    stops = {f"%stop{i}": _chain(stop, alphabet) for i, stop in enumerate(followed_by)}
+    language = _Language(
+        definition.start,
+        _useful(definition, terminals),
+        terminals,
+        [name for name in definition.ignored if terminals[name].moves],
+        {f"%stop{i}": _chain(stop, alphabet) for i, stop in enumerate(followed_by)},
+        alphabet,
+    )
     # The same terminal may be a lexeme in one place and not in another.
-    apart, machines = _told_apart(rules, terminals)
-    lexing = _Lexing(apart, definition, machines, stops, alphabet)
-    rules, machines = _joined(apart, machines, lexing)
-    return _Product(rules, definition, machines, stops, lexing, alphabet).text
+    apart = _told_apart(language)
+    lexing = _Lexing(apart)
+    return _Product(_joined(apart, lexing), lexing).text
 
 
-def _told_apart(
-    rules: Sequence[Rule], terminals: Mapping[str, Automaton]
-) -> tuple[list[Rule], dict[str, Automaton]]:
-    """The rules with a name for each occurrence of a terminal: ``t`` becomes ``t @ number``."""
-    machines = dict(terminals)
+def _told_apart(language: _Language) -> _Language:
+    """With a name for each occurrence of a terminal in the rules: ``t`` becomes ``t @ number``."""
+    machines = dict(language.terminals)
     apart = []
-    for name, body in rules:
+    for name, body in language.rules:
         named = []
         for symbol in body:
-            if symbol in terminals:
-                machine, symbol = terminals[symbol], f"{symbol} @ {len(machines)}"
+            if symbol in language.terminals:
+                machine, symbol = machines[symbol], f"{symbol} @ {len(machines)}"
                 machines[symbol] = machine
             named.append(symbol)
         apart.append((name, tuple(named)))
-    return apart, machines
+    return replace(language, rules=apart, terminals=machines)
 
 
-def _joined(
-    rules: Sequence[Rule], machines: Mapping[str, Automaton], lexing: _Lexing
-) -> tuple[list[Rule], dict[str, Automaton]]:
+def _joined(language: _Language, lexing: _Lexing) -> _Language:
     """Undo `_told_apart`, but for lexemes ``t`` and spelled ``t spelled``; ``lexing`` follows."""
     joined = {}
-    for name in machines:
+    for name in language.terminals:
         base = name.split(" @ ")[0]
         joined[name] = f"{base} spelled" if name in lexing.spelled and base != name else base
     lexing.guarded |= {(joined[name], state) for name, state in lexing.guarded}
     lexing.spelled |= {joined[name] for name in lexing.spelled if name in joined}
-    result = {joined[name]: machine for name, machine in machines.items()}
-    written = [(name, tuple(joined.get(s, s) for s in body)) for name, body in rules]
-    return list(dict.fromkeys(written)), result
+    machines = {joined[name]: machine for name, machine in language.terminals.items()}
+    written = [(name, tuple(joined.get(s, s) for s in body)) for name, body in language.rules]
+    return replace(language, rules=list(dict.fromkeys(written)), terminals=machines)
 
 
 def _chain(text: str, alphabet: Alphabet) -> Automaton:
@@ -290,24 +306,15 @@ class _Lexing:
     terminals where what follows may be what they could go on with.
     """
 
-    def __init__(
-        self,
-        rules: Sequence[Rule],
-        definition: Definition,
-        terminals: Mapping[str, Automaton],
-        stops: Mapping[str, Automaton],
-        alphabet: Alphabet,
-    ) -> None:
-        self._ignored = [name for name in definition.ignored if terminals[name].moves]
-        self._stops = stops
-        self._machines = {**terminals, **stops}
-        self._alphabet = alphabet
+    def __init__(self, language: _Language) -> None:
+        self._language = language
+        self._machines = {**language.terminals, **language.stops}
         self._entries: dict[int, dict[int, tuple[frozenset[_Reading], frozenset[_Reading]]]] = {}
         self.spelled: set[str] = set()
         self.guarded: set[tuple[str, int]] = set()
         self._seen: set[tuple[tuple[int, frozenset[str], bool], ...]] = set()
         try:
-            self._follow = _Follow(rules, definition.start, terminals)
+            self._follow = _Follow(language.rules, language.start, language.terminals)
             self._read()
             self._settle()
         except _TooMuch:
@@ -315,7 +322,7 @@ class _Lexing:
             self.spelled = set(self._machines)
             self.guarded = {
                 (name, state)
-                for name, machine in terminals.items()
+                for name, machine in language.terminals.items()
                 for state in machine.accepting
                 if machine.moves[state]
             }
@@ -323,9 +330,10 @@ class _Lexing:
     def _entry(self, place: int) -> dict[int, tuple[frozenset[_Reading], frozenset[_Reading]]]:
         """By character: the readings that begin at a place, and those of them in a stop."""
         if place not in self._entries:
-            begins = [*self._follow.begins[place], *((name, place) for name in self._ignored)]
+            begins = [*self._follow.begins[place]]
+            begins += [(name, place) for name in self._language.ignored]
             if self._follow.ends[place]:
-                begins += [(name, -1) for name in self._stops]
+                begins += [(name, -1) for name in self._language.stops]
             found: dict[int, set[_Reading]] = {}
             for name, after in begins:
                 for letter, state in self._machines[name].moves[0].items():
@@ -387,7 +395,7 @@ class _Lexing:
 
     def _settle(self) -> None:
         """Spell each terminal that could go on where, on another reading, a lexeme begins."""
-        leads = self._alphabet.leads
+        leads = self._language.alphabet.leads
         while True:
             before = len(self.spelled)
             for seen in self._seen:
@@ -465,21 +473,13 @@ _Item = tuple[int, _Guard, int, _Guard]
 class _Product:
     """The grammar times the guards, as ``text``."""
 
-    def __init__(
-        self,
-        rules: Sequence[Rule],
-        definition: Definition,
-        terminals: Mapping[str, Automaton],
-        stops: Mapping[str, Automaton],
-        lexing: _Lexing,
-        alphabet: Alphabet,
-    ) -> None:
-        self._terminals = terminals
+    def __init__(self, language: _Language, lexing: _Lexing) -> None:
+        self._terminals = language.terminals
         self._lexing = lexing
-        self._alphabet = alphabet
+        self._alphabet = language.alphabet
         self._guards = _Guards()
         self._variants: dict[tuple[str, _Guard], _Variant] = {}
-        self._rules = list(_with_ignored(rules, definition, terminals))
+        self._rules = list(_with_ignored(language))
         self._by_name: dict[str, list[int]] = {}
         for i, (name, _) in enumerate(self._rules):
             self._by_name.setdefault(name, []).append(i)
@@ -489,7 +489,7 @@ class _Product:
         self._names: dict[object, str] = {}
         self._lines: list[str] = []
         self._pending: list[tuple[str, tuple]] = []
-        self.text = self._written(stops)
+        self.text = self._written(language.stops)
 
     def _multiply(self) -> None:
         """Find all items, and which guards each symbol leaves after each guard before it."""
@@ -660,19 +660,16 @@ class _Product:
                     yield f"{self._name('state', (name, guard, source))} {last}"
 
 
-def _with_ignored(
-    rules: Sequence[Rule], definition: Definition, terminals: Mapping[str, Automaton]
-) -> Iterator[Rule]:
+def _with_ignored(language: _Language) -> Iterator[Rule]:
     """The rules with the ignored terminals written out, below one top."""
-    ignored = [name for name in definition.ignored if terminals[name].moves]
-    if not ignored:
-        yield _TOP, (definition.start,)
-        yield from rules
+    if not language.ignored:
+        yield _TOP, (language.start,)
+        yield from language.rules
         return
-    yield _TOP, (definition.start, _IGNORED)
+    yield _TOP, (language.start, _IGNORED)
     yield _IGNORED, ()
-    for name in ignored:
+    for name in language.ignored:
         yield _IGNORED, (_IGNORED, name)
-    for name, body in rules:
-        woven = [(_IGNORED, symbol) if symbol in terminals else (symbol,) for symbol in body]
+    for name, body in language.rules:
+        woven = [(_IGNORED, s) if s in language.terminals else (s,) for s in body]
         yield name, tuple(symbol for some in woven for symbol in some)

@@ -24,6 +24,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from smcprog.errors import GrammarError
 from smcprog.potentials.base import Constraint, Matcher
+from smcprog.potentials.pattern import shortened
 from smcprog.vocabulary import Bits, Vocabulary
 
 ANYTHING = r"~/[a&&b]/"
@@ -34,7 +35,7 @@ ANYTHING = r"~/[a&&b]/"
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=20_000_000,
     step_lexer_fuel=5_000_000,
-    max_items_in_row=100_000,
+    max_items_in_row=10_000,
     step_max_items=1_000_000,
     max_grammar_size=5_000_000,
     verbose_errors=False,
@@ -85,7 +86,7 @@ class _Compiler:
         grammar = f'%llguidance {{"no_forcing": true}}\n{constraint.compiled(followed_by)}'
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
         if matcher.is_error():
-            raise GrammarError(f"{constraint!r} cannot be compiled: {matcher.get_error()}")
+            raise GrammarError(f"{constraint!r} cannot be compiled: {_reason(matcher)}")
         # The first mask belongs to every copy; and a language without a text shows here.
         matcher.compute_bitmask()
         if matcher.is_error():
@@ -176,6 +177,11 @@ class CompiledMatcher:
 
 def _too_large(constraint: CompiledConstraint, matcher: LLMatcher) -> GrammarError:
     return GrammarError(
-        f"{constraint!r} needs too large an automaton ({matcher.get_error()}); "
+        f"{constraint!r} needs too large an automaton ({_reason(matcher)}); "
         "write it with fewer or smaller repeats"
     )
+
+
+def _reason(matcher: LLMatcher) -> str:
+    """What the library says, without its picture of the grammar, which the user has not written."""
+    return shortened(matcher.get_error().split("\n")[0], 300)

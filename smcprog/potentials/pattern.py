@@ -18,11 +18,12 @@ import numpy as np
 from smcprog.errors import GrammarError
 
 _QUANTIFIER = re.compile(r"[*+?]|\{(?!\})(?P<low>[0-9]*)(?P<comma>,?)(?P<high>[0-9]*)\}")
-_CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _ESCAPE = re.compile(
     r"\\(?:x..|u.{4}|U.{8}|N\{[^}]*\}|0[0-7]{0,2}|[1-3][0-7]{2}|[1-9][0-9]?|.)", re.DOTALL
 )
 _GROUP = re.compile(r"\((?!\?)|\(\?P<\w+>|\(\?(?P<on>[aiLmsux]*)(?:-(?P<off>[imsx]+))?:")
+_PLAIN = re.compile(r"[^][\\(){}*+?|.^$\ud800-\udfff]{2,}")
 _IGNORED = re.compile(r"\(\?#[^)]*\)|\(\?[aiLmsux]+\)")
 
 _REFUSED = {
@@ -35,6 +36,10 @@ _REFUSED = {
     "\\b": ("a word boundary", "write the characters that may stand there"),
     "\\B": ("a word boundary", "write the characters that may stand there"),
 }
+_LONGEST = 200_000
+_SHOWN = 80  # characters of a pattern that an error shows on either side
+_LONGEST_TRANSLATION = 20_000_000
+
 _ANCHORS_START = ("^", "\\A")
 _ANCHORS_END = ("$", "\\Z", "\\z")
 
@@ -44,10 +49,10 @@ def translate(pattern: str) -> str:
     """The pattern as a regular expression of the Rust dialect with the same language.
 
     Raises:
-        GrammarError: if the pattern is malformed, or needs more than a regular language; the
-            message gives line and column.
+        GrammarError: if the pattern is malformed, too long, or needs more than a regular language;
+            the message gives line and column.
     """
-    return _Translation(pattern).text
+    return Translation(pattern).text
 
 
 def literal(text: str) -> str:
@@ -59,25 +64,32 @@ def literal(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise GrammarError(f"{text!r} holds a lone surrogate; it is no text") from error
+        raise GrammarError(f"{shortened(text)!r} holds a lone surrogate; it is no text") from error
     return "".join(
         char if char.isascii() and char.isalnum() else rf"\x{{{ord(char):x}}}" for char in text
     )
 
 
-class _Translation:
+class Translation:
     """One pass over a pattern that ``re`` has already found well-formed."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
         self._at = 0
         self._depth = 0
+        self._size = 0
+        if len(pattern) > _LONGEST:
+            raise self._error(
+                f"it has {len(pattern)} characters, more than {_LONGEST}; choice(...) takes longer "
+                "lists of strings",
+                0,
+            )
         try:
             flags = re.compile(pattern).flags
         except re.error as error:
             raise self._error(error.msg, error.pos or 0) from error
-        except OverflowError as error:
-            raise self._error(str(error), 0) from error
+        except (OverflowError, ValueError) as error:
+            raise self._error("a repetition number is too large; write a smaller one", 0) from error
         except RecursionError as error:
             raise self._error("the groups are nested too deeply", 0) from error
         if flags & re.VERBOSE:
@@ -90,10 +102,11 @@ class _Translation:
     def _error(self, reason: str, at: int) -> GrammarError:
         line = self._pattern.count("\n", 0, at) + 1
         start = self._pattern.rfind("\n", 0, at) + 1
-        shown = _printable(self._pattern[start:].split("\n", 1)[0])
+        first = max(start, at - _SHOWN)
+        shown = _printable(self._pattern[first : at + _SHOWN].split("\n", 1)[0])
         return GrammarError(
             f"regex, line {line}, column {at - start + 1}: {reason}\n"
-            f"    {shown}\n    {' ' * (at - start)}^"
+            f"    {shown}\n    {' ' * (at - first)}^"
         )
 
     def _looking_at(self, *prefixes: str) -> bool:
@@ -110,12 +123,27 @@ class _Translation:
         items: list[str] = []
         first = True
         while self._at < len(self._pattern) and not self._looking_at("|", ")"):
-            if ignored := _IGNORED.match(self._pattern, self._at):
+            plain = None if flags & re.IGNORECASE else _PLAIN.match(self._pattern, self._at)
+            if plain:  # the last of these characters may be quantified
+                items.append(literal(plain[0][:-1]))
+                self._at = plain.end() - 1
+                first = False
+            elif ignored := _IGNORED.match(self._pattern, self._at):
                 self._at = ignored.end()
             elif self._looking_at(*_ANCHORS_START, *_ANCHORS_END):
                 self._anchor(first)
             else:
-                items.append(self._quantified(self._item(flags)))
+                at = self._at
+                item = self._item(flags)
+                if self._pattern[at] != "(":  # the items of a group have been counted
+                    self._size += len(item)
+                if self._size > _LONGEST_TRANSLATION:
+                    raise self._error(
+                        "the classes of characters up to here are too large together; write fewer "
+                        "or smaller ones, such as [a-z] for \\w",
+                        at,
+                    )
+                items.append(self._quantified(item))
                 first = False
         return "".join(items)
 
@@ -139,13 +167,13 @@ class _Translation:
         if self._looking_at("("):
             return self._group(flags)
         if self._looking_at("["):
-            return _characters(self._take(_CLASS), _relevant(flags))
+            return character_set(self._take(CLASS), _relevant(flags))
         if self._looking_at("\\"):
             return self._escape(flags)
         char = self._pattern[self._at]
         self._at += 1
         if char == ".":
-            return _characters(char, _relevant(flags))
+            return character_set(char, _relevant(flags))
         return self._literal(char, flags)
 
     def _take(self, expression: re.Pattern[str]) -> str:
@@ -183,11 +211,11 @@ class _Translation:
             raise self._error(f"{what} is not supported; {remedy}", at)
         if not (source[1].isascii() and source[1].isalnum()):
             return self._literal(source[1], flags)
-        return _characters(source, _relevant(flags))
+        return character_set(source, _relevant(flags))
 
     def _literal(self, char: str, flags: int) -> str:
         if flags & re.IGNORECASE:
-            return _characters(re.escape(char), _relevant(flags))
+            return character_set(re.escape(char), _relevant(flags))
         try:
             return literal(char)
         except GrammarError as error:
@@ -212,6 +240,11 @@ class _Translation:
         return f"(?:{item}){{{low},{high}}}"
 
 
+def shortened(text: str, length: int = 60) -> str:
+    """The text, or its beginning."""
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
 def _printable(text: str) -> str:
     """The text with lone surrogates spelled out, so that a terminal can show it."""
     return text.encode(errors="backslashreplace").decode()
@@ -230,7 +263,7 @@ def _all_characters() -> str:
 
 
 @lru_cache(maxsize=1024)
-def _characters(source: str, flags: int) -> str:
+def character_set(source: str, flags: int) -> str:
     """The set of characters that a one-character pattern matches, as ranges: ``re`` is asked."""
     characters = _all_characters()
     runs = re.compile(f"(?:{source})+", flags).finditer(characters)

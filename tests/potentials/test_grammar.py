@@ -3,6 +3,7 @@
 import copy
 import gc
 import random
+import time
 import weakref
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from smcprog.errors import GrammarError
 from smcprog.potentials.grammar import choice, regex
 from smcprog.vocabulary import BYTES, Vocabulary, unpack
+from tests.potentials.hostile import vocabulary
 from tests.potentials.languages import Alt, Cat, accepted, languages, literal, viable
 
 TOKENS = [b"a", b"b", b"1", b"\n", "é".encode(), b"\xc3", b"\xa9", b"ab", b"a\xc3", b"\xa9b", b"bb"]
@@ -185,6 +187,24 @@ def test_a_huge_automaton_is_built_lazily_or_an_error_but_no_hang(pattern):
             assert matcher.advance(rng.choice(sorted(allowed(matcher))))
     except GrammarError as error:
         assert "too large" in str(error)
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        lambda: choice(f"word {i}" for i in range(5000)),
+        lambda: regex("|".join(f"word {i}" for i in range(5000))),
+        lambda: regex(".{0,50}the.{0,50}"),
+        lambda: regex(r"(\w{1,20} ){1,20}the( \w{1,20}){1,20}"),
+    ],
+)
+@pytest.mark.parametrize("followed_by", [(), (".", "\n")])
+def test_thousands_of_alternatives_compile_in_under_a_second(constraint, followed_by):
+    tokens = vocabulary()
+    regex("a").start(tokens)  # the tables of the vocabulary
+    begin = time.process_time()
+    assert constraint().start(tokens, followed_by).mask().any()
+    assert time.process_time() - begin < 1
 
 
 def test_thousands_of_choices():

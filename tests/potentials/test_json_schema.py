@@ -12,7 +12,6 @@ import itertools
 import json
 import random
 import re
-import time
 import warnings
 import weakref
 
@@ -140,8 +139,14 @@ def larger(inner: st.SearchStrategy) -> st.SearchStrategy:
     several = st.lists(inner, min_size=1, max_size=2)
     merged = st.builds(
         lambda base, more: {**base, **more},
-        st.one_of(objects, arrays),
-        some(allOf=several, anyOf=several, oneOf=several),
+        st.one_of(objects, arrays, LEAVES.filter(lambda leaf: isinstance(leaf, dict))),
+        some(allOf=several, anyOf=several, oneOf=several)
+        | st.fixed_dictionaries({"not": inner})
+        | some(**{"if": inner, "then": inner, "else": inner})
+        | some(
+            dependentRequired=st.dictionaries(NAMES, st.lists(NAMES, max_size=2), max_size=2),
+            dependentSchemas=st.dictionaries(NAMES, inner, max_size=2),
+        ),
     )
     patterns = st.fixed_dictionaries(
         {"patternProperties": st.dictionaries(st.sampled_from(PATTERNS), inner, max_size=2)},
@@ -150,7 +155,13 @@ def larger(inner: st.SearchStrategy) -> st.SearchStrategy:
             "additionalProperties": st.just(False),
         },
     )
-    return st.one_of(objects, objects, arrays, merged, merged, patterns)
+    named = st.builds(
+        lambda base, names: {**base, "propertyNames": names},
+        objects,
+        some(type=st.just("string"), enum=st.lists(NAMES, max_size=3))
+        | st.fixed_dictionaries({"pattern": st.sampled_from(PATTERNS)}),
+    )
+    return st.one_of(objects, objects, arrays, merged, merged, merged, patterns, named)
 
 
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
@@ -435,16 +446,25 @@ def test_recursion():
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        ({"properties": {"a": {"not": {}}}}, r'#/properties/a: the keyword "not" is not supported'),
+        ({"properties": {"a": {"not": {"pattern": "a"}}}},
+         r'#/properties/a: the keyword "not" is not supported around #/properties/a/not/pattern'),
         ({"items": [{}]}, "#/items: a list is of an old draft; use prefixItems"),
         ({"minimun": 1}, '"minimun" is not known'),
         ({"uniqueItems": True}, '"uniqueItems" is not supported'),
         ({"contains": {}}, "condition"),
-        ({"if": {}, "then": {}}, "write the cases as anyOf"),
+        ({"if": {"multipleOf": 2}, "then": {}}, "write the cases as anyOf"),
+        ({"if": {"contains": {}}, "then": {}}, "contains"),
+        ({"not": {"$id": "a"}}, '"not" is not supported around #/not'),
+        ({"not": {"properties": 1}}, "#/not/properties: an object"),
+        ({"not": {"minimum": "1"}}, "#/not/minimum: a finite number"),
+        ({"dependentRequired": {"a": [1]}}, "#/dependentRequired/a/required: a list of names"),
+        ({"unevaluatedProperties": False, "$ref": "#/$defs/a", "$defs": {"a": {}}},
+         r"beside \$ref is not supported; list"),
+        ({"propertyNames": {"maxLength": 3}}, "with one enum, or with one pattern"),
         ({"multipleOf": 0.01}, '"multipleOf" is supported for integers'),
         ({"format": "regex"}, "\"format\" 'regex' is not supported"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "branches 0 and 1 are not seen"),
-        ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, "branches 0 and 1 are not seen"),
+        ({"oneOf": [{"pattern": "a"}, {"pattern": "b"}]}, "branches 0 and 1 are not seen"),
         ({"patternProperties": {"x": {}}}, "additionalProperties: false"),
         ({"minProperties": 2}, "use required"),
         ({"maximum": 10**30}, r"beyond 2\*\*53"),
@@ -463,7 +483,13 @@ def test_recursion():
         ({"pattern": "a\\Z"}, "not read alike"),
         ({"$ref": "#/$defs/a"}, r"#/\$ref: '#/\$defs/a' leads nowhere"),
         ({"$ref": "https://example.com/a"}, "is not in this schema; copy"),
-        ({"$ref": "#name"}, "is an anchor; write the path"),
+        ({"$ref": "#name"}, "'#name' leads nowhere"),
+        ({"$ref": "#/$defs/a/1", "$defs": {"a": [{}]}}, "leads nowhere"),
+        ({"$id": "http://x", "$ref": "//["}, "is no URI"),
+        ({"$dynamicRef": "#a", "$defs": {"x": {"$id": "x", "$dynamicAnchor": "a"},
+          "y": {"$id": "y", "$dynamicAnchor": "a"}}}, "several targets"),
+        ({"$defs": {"x": {"$anchor": "a"}, "y": {"$anchor": "a"}}}, "another schema has"),
+        ({"$defs": {"x": {"$id": "a"}, "y": {"$id": "a"}}}, "another schema has"),
         ({"$ref": "#"}, "leads back to itself without a base"),
         ({"allOf": [{"$ref": "#"}]}, "leads back to itself|refers to itself"),
         ({"allOf": [{"$ref": "#"}, {}]}, "refers to itself"),
@@ -483,7 +509,7 @@ def test_recursion():
         ({"$schema": "http://example.com/mine"}, "unknown dialect"),
         ({"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/a",
           "minimum": 1, "definitions": {"a": {}}}, "ignored in old drafts"),
-        ({"properties": {"a": {"$id": "b"}}}, r'"\$id" inside a schema'),
+        ({"properties": {"a": {"$id": "#b"}}}, r"\$id is a URI without a fragment"),
         ("{", "json_schema, line 1, column 2"),
         ("[NaN]", "NaN is no JSON"),
         ({"const": float("inf")}, "json_schema: "),
@@ -503,11 +529,11 @@ def test_errors(schema, words):
 
 def test_not_strict_warns_instead():
     schema = {"type": "array", "items": {"type": "null"}, "uniqueItems": True, "maxItems": 2}
-    with pytest.warns(UserWarning, match='"uniqueItems" is not supported; it is not enforced'):
+    with pytest.warns(UserWarning, match='"uniqueItems" is not supported; .* not enforced'):
         constraint = json_schema(schema, strict=False)
     assert accepted(constraint, "[null,null]")
     with pytest.warns(UserWarning, match="branches 0 and 1"):
-        constraint = json_schema({"oneOf": [{"type": "null"}, {}]}, strict=False)
+        constraint = json_schema({"oneOf": [{"pattern": "a"}, {"type": "null"}, {}]}, strict=False)
     assert accepted(constraint, "null")
     assert repr(constraint).endswith(", strict=False)")
 
@@ -523,63 +549,6 @@ def test_annotations_are_no_keywords():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert accepts_value(schema, None)
-
-
-def nested(depth: int) -> dict:
-    schema: dict = {"type": "null"}
-    for _ in range(depth):
-        schema = {"type": "array", "items": schema}
-    return schema
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: nested(30),
-        lambda: nested(100),
-        lambda: nested(50_000),
-        lambda: "[" * 100_000,
-        lambda: {"enum": [f"value {i}" for i in range(150_000)]},
-        lambda: {"enum": list(range(1_000_000))},
-        lambda: {"enum": [{"a": i} for i in range(3_000)]},
-        lambda: {"properties": {f"property {i}": {} for i in range(2_000)}, "type": "object"},
-        lambda: {
-            "properties": {f"property {i}": {"type": "null"} for i in range(1_000)},
-            "additionalProperties": False,
-            "type": "object",
-        },
-        lambda: {"type": "array", "maxItems": 10**8},
-        lambda: {"type": "string", "minLength": 10**8},
-        lambda: {"pattern": "(a?){500}b"},
-        lambda: {"allOf": [{"anyOf": [{"minimum": i}, {"maxLength": i}]} for i in range(25)]},
-        lambda: {
-            "$ref": "#/$defs/0",
-            "$defs": {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(5_000)}
-            | {"5000": {"type": "null"}},
-        },
-        lambda: {
-            "$ref": "#/$defs/0",
-            "$defs": {
-                str(i): {"type": "array", "minItems": 1, "items": {"$ref": f"#/$defs/{i + 1}"}}
-                for i in range(5_000)
-            }
-            | {"5000": {"type": "null"}},
-        },
-    ],
-)
-def test_a_huge_schema_compiles_or_is_an_error_but_does_not_hang(build):
-    schema = build()
-    begin = time.perf_counter()
-    try:
-        matcher = json_schema(schema).start(TOKENS)
-        for _ in range(20):
-            tokens = allowed(matcher)
-            if not tokens:
-                break
-            matcher.advance(random.Random(0).choice(tokens))
-    except GrammarError as error:
-        assert len(str(error)) < 1000
-    assert time.perf_counter() - begin < 10
 
 
 # The object ---------------------------------------------------------------------------------------
