@@ -137,6 +137,9 @@ def gen(
 ) -> Text:
     """Draw text from (target LM x the potentials) given the context, and append it.
 
+    Returns a `Text`: a ``str`` with ``.stop``, ``.logprob``, ``.tokens`` and, under a `json_schema`,
+    ``.parsed``.
+
     Args:
         potentials: multiplied; without an explicit `lm` its exponent is 1.
         stop: what ends the text: a string, `EOS`, `LEAVE`, or a tuple of them. By default `LEAVE`

@@ -164,7 +164,7 @@ def larger(inner: st.SearchStrategy) -> st.SearchStrategy:
     return st.one_of(objects, objects, arrays, merged, merged, merged, patterns, named)
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.recursive(LEAVES, larger, max_leaves=6), st.integers(0, 2**32))
 def test_every_text_is_an_instance(schema, seed):
     judges = importlib.import_module("jsonschema")
@@ -181,6 +181,59 @@ def test_every_text_is_an_instance(schema, seed):
         text = random_text(constraint, rng)
         if text is not None:
             judge.validate(json.loads(text))
+
+
+# What can be negated: `not`, `if`, an overlapping `oneOf`.
+NEGATABLE = st.recursive(
+    st.one_of(
+        st.booleans(),
+        some(type=st.sampled_from(["string", "null", "object", ["string", "null"], "number"])),
+        some(minimum=NUMBERS),
+        some(exclusiveMaximum=NUMBERS),
+        some(minLength=st.integers(0, 3), maxItems=st.integers(0, 2)),
+        some(required=st.lists(NAMES, max_size=2, unique=True)),
+        some(enum=st.lists(st.sampled_from([1, 2, 3.5, "a", "", None, True]), min_size=1)),
+    ),
+    lambda inner: st.one_of(
+        some(properties=st.dictionaries(NAMES, inner, max_size=2), required=st.lists(NAMES)),
+        some(allOf=st.lists(inner, min_size=1, max_size=2)),
+        some(anyOf=st.lists(inner, min_size=1, max_size=2)),
+        st.fixed_dictionaries({"not": inner}),
+    ),
+    max_leaves=4,
+)
+CONDITIONS = st.one_of(
+    st.fixed_dictionaries({"not": NEGATABLE}),
+    st.fixed_dictionaries({"if": NEGATABLE}, optional={"then": NEGATABLE, "else": NEGATABLE}),
+    st.fixed_dictionaries({"oneOf": st.lists(NEGATABLE, min_size=2, max_size=3)}),
+)
+VALUES = [None, True, 1, 2, -5, 3.5, "", "a", "ab", [], [1, 2, 3], {}, {"a": 1}, {"a": "x"}]
+VALUES += [{"b": None}, {"a": 1, "b": 2}, {"b": 1, "a": None}, {"z": 1}]
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    CONDITIONS,
+    some(properties=st.dictionaries(NAMES, NEGATABLE, max_size=2), minimum=NUMBERS),
+    st.integers(0, 2**32),
+)
+def test_conditions(conditions, more, seed):
+    judge = importlib.import_module("jsonschema").Draft202012Validator({**more, **conditions})
+    valid = [value for value in VALUES if judge.is_valid(value)]
+    try:
+        constraint = json_schema({**more, **conditions})
+        constraint.start(TOKENS)
+    except GrammarError as error:
+        assert "no instance" in str(error) and not valid
+        return
+    found = [value for value in VALUES if accepted(constraint, compact(value))]
+    assert [value for value in found if value not in valid] == []
+    # The names of an object are in the order in which the schema mentions them.
+    missing = [value for value in valid if value not in found]
+    assert [value for value in missing if not isinstance(value, dict) or len(value) < 2] == []
+    text = random_text(constraint, random.Random(seed))
+    if text is not None:
+        judge.validate(json.loads(text))
 
 
 # Finite languages, compared with all of their texts -----------------------------------------------
@@ -397,6 +450,39 @@ def test_a_long_fraction_that_rounds_to_an_exclusive_bound(schema, text):
         ({"pattern": "b"}, ["abc", "\nb\n"], ["a", ""]),
         ({"pattern": r"^\d$"}, ["1"], ["٣", "12", "a"]),
         ({"$ref": "#/%24defs/a~1b~1c", "$defs": {"a/b/c": {"type": "null"}}}, [None], [1]),
+        ({"not": {"type": ["null", "number"]}}, ["a", True, {}], [None, 1, 1.5]),
+        ({"type": "string", "not": {"enum": ["a", 'q"']}}, ["b", "", "ab"], ["a", 'q"']),
+        ({"not": {"enum": [3, 5, True, None]}}, [4, 3.5, "a", False, {}], [3, 5, True, None]),
+        ({"not": {"required": ["a"]}}, [{}, {"b": 1}], [1, {"a": 1}, {"a": 1, "b": 2}]),
+        ({"not": {"not": {"minLength": 2}}}, ["ab", 1], ["", "a"]),
+        ({"type": "object", "properties": {"k": {"enum": ["a", "b"]}, "x": {}, "y": {}},
+          "required": ["k"], "if": {"properties": {"k": {"const": "a"}}},
+          "then": {"required": ["x"]}, "else": {"properties": {"x": False}, "required": ["y"]}},
+         [{"k": "a", "x": 1}, {"k": "a", "x": 1, "y": 2}, {"k": "b", "y": 2}],
+         [{"k": "a"}, {"k": "a", "y": 1}, {"k": "b"}, {"k": "b", "x": 1, "y": 2}, {"x": 1}]),
+        ({"if": {}, "else": False, "then": {"maximum": 3}}, [2, "a"], [4]),
+        ({"then": False, "minContains": 3}, [1, []], []),
+        ({"dependentRequired": {"a": ["b"]}}, [{"a": 1, "b": 1}, {"b": 1}, {}, 1], [{"a": 1}]),
+        ({"dependentSchemas": {"a": {"maxProperties": 1}}}, [{"a": 1}, {"b": 1, "c": 1}],
+         [{"a": 1, "b": 1}]),
+        ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, [{"a": 1}, {"b": 1, "c": 1}],
+         [{}, {"a": 1, "b": 1}, 1]),
+        ({"oneOf": [{"minimum": 2}, {"type": "number", "maximum": 4}]}, [1, 5, "a"], [3, 2]),
+        ({"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "null"}},
+         [{}, {"a": None}, {"a": None, "b": None}], [{"c": None}, {"a": 1}]),
+        ({"propertyNames": {"$ref": "#/$defs/name"},
+          "$defs": {"name": {"type": "string", "pattern": "^[ab]+$"}}},
+         [{}, {"ab": 1}, 1], [{"c": 1}, {"": 1}]),
+        ({"propertyNames": False}, [{}, 1], [{"a": 1}]),
+        ({"properties": {"a": {}}, "unevaluatedProperties": False}, [{}, {"a": 1}], [{"b": 1}]),
+        ({"prefixItems": [{}], "unevaluatedItems": {"type": "null"}}, [[1], [1, None]], [[1, 1]]),
+        ({"$ref": "#it", "$defs": {"a": {"$anchor": "it", "type": "null"}}}, [None], [1]),
+        ({"$dynamicRef": "#it", "$defs": {"a": {"$dynamicAnchor": "it", "const": 1}}}, [1], [2]),
+        ({"$id": "http://x.org/dir/root.json", "properties": {"a": {"$ref": "part.json"},
+          "b": {"$ref": "part.json#/$defs/c"}, "c": {"$ref": "root.json#/properties/a"}},
+          "$defs": {"b": {"$id": "part.json", "items": {"$ref": "#/$defs/c"}, "type": "array",
+                          "$defs": {"c": {"type": "null"}}}}},
+         [{"a": [None], "b": None, "c": []}], [{"a": [1]}, {"b": []}, {"c": None}]),
     ],
 )  # fmt: skip
 def test_instances(schema, yes, no):
