@@ -55,3 +55,24 @@ def test_the_truth_of_each(page):
         found = [weighted[text] / plain[text] for text in texts]
         expected = np.exp(potential.log_potential([text for text, _ in texts], True))
         np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+# In the named ones a weight of 0 comes out of a linear solver below 0.
+@pytest.mark.parametrize("seed", [*range(20), 131, 3020, 5995])
+def test_an_automaton_with_dead_states(page, seed):
+    """Its value of a beginning is -inf exactly where no path goes on to an end."""
+    rng = np.random.default_rng(seed)
+    arcs = rng.random((2, 4, 4)) * (rng.random((2, 4, 4)) < 0.35)
+    arcs *= 0.9 / arcs.sum(axis=(0, 2)).max()
+    end = rng.random(4) * (rng.random(4) < 0.4)
+    rows = tuple((x, tuple(map(tuple, matrix))) for x, matrix in zip("ab", arcs, strict=True))
+    potential = page["Automaton"]((1.0,) * 4, rows, tuple(end))
+    ends = end > 0
+    for _ in range(4):
+        ends = ends | ((arcs.sum(axis=0) > 0) @ ends)
+    for text in ("", "a", "b", "ab", "ba", "abba", "bbbb"):
+        reached = np.ones(4, dtype=bool)
+        for letter in text:
+            reached = reached @ (arcs["ab".index(letter)] > 0)
+        (value,) = potential.log_potential([text], False)
+        assert (value > -np.inf) == bool((reached & ends).any())

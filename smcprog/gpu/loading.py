@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -21,6 +21,12 @@ PAIR = Path(__file__).parent.parent / "pair"
 
 ModelSource = str | os.PathLike[str] | tuple[Any, Any]
 
+Kind = Literal["causal language model", "sequence classifier"]
+_AUTO: dict[Kind, str] = {
+    "causal language model": "AutoModelForCausalLM",
+    "sequence classifier": "AutoModelForSequenceClassification",
+}
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -30,7 +36,12 @@ class Loaded:
     tokenizer: Any
 
 
-def load(source: ModelSource, device: str | torch.device, dtype: str | torch.dtype) -> Loaded:
+def load(
+    source: ModelSource,
+    device: str | torch.device,
+    dtype: str | torch.dtype,
+    kind: Kind = "causal language model",
+) -> Loaded:
     """Load a model and its tokenizer.
 
     Args:
@@ -38,6 +49,7 @@ def load(source: ModelSource, device: str | torch.device, dtype: str | torch.dty
             and dtype where these are "auto".
         device: "auto" is CUDA where there is one.
         dtype: "auto" is the checkpoint's on CUDA and float32 on a CPU.
+        kind: which of a checkpoint's weights are needed.
 
     Raises:
         ModelError: if it cannot be loaded; the cause is kept.
@@ -50,7 +62,7 @@ def load(source: ModelSource, device: str | torch.device, dtype: str | torch.dty
             model = model.to(_dtype(dtype))
         return Loaded(model, tokenizer)
     # Imported here: it takes seconds, which `import smcprog` must not.
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    import transformers
 
     if not isinstance(source, str | os.PathLike):
         raise TypeError(
@@ -63,11 +75,11 @@ def load(source: ModelSource, device: str | torch.device, dtype: str | torch.dty
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if dtype == "auto" and _device(device).type == "cpu":
         dtype = torch.float32
-    _from_pretrained(AutoConfig, "configuration", where)
-    tokenizer = _from_pretrained(AutoTokenizer, "tokenizer", where)
+    _from_pretrained(transformers.AutoConfig, "configuration", where)
+    tokenizer = _from_pretrained(transformers.AutoTokenizer, "tokenizer", where)
     with _bar_of_large_models_only(where):
         model, info = _from_pretrained(
-            AutoModelForCausalLM,
+            getattr(transformers, _AUTO[kind]),
             "model",
             where,
             dtype=dtype if dtype == "auto" else _dtype(dtype),
@@ -78,7 +90,7 @@ def load(source: ModelSource, device: str | torch.device, dtype: str | torch.dty
         missing = sorted(info["missing_keys"])
         raise ModelError(
             f"the checkpoint {where!r} lacks {len(missing)} weights of its model, the first of "
-            f"them {missing[0]!r}: is it complete, and is it a causal language model?"
+            f"them {missing[0]!r}: is it complete, and is it a {kind}?"
         )
     return Loaded(_moved(model, device), tokenizer)
 

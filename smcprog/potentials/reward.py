@@ -68,7 +68,8 @@ class Reward(TextPotential):
             hash(self.args)
         except TypeError:
             return None  # arguments that may change are not remembered
-        return (self.fn, self.args, self.batch, text)
+        fn = self.fn.key if isinstance(self.fn, Classifier) else self.fn
+        return (fn, self.args, self.batch, text)
 
     def _evaluate(self, texts: Sequence[str]) -> list[float]:
         """The reward of each text.
@@ -81,7 +82,8 @@ class Reward(TextPotential):
             return []
         if not self.batch:
             return [self._number(text, self._call(text, repr(text))) for text in texts]
-        values = np.asarray(self._call(list(texts), f"{len(texts)} texts"), dtype=object).ravel()
+        shown = f"{len(texts)} texts, the first of them {texts[0]!r}"
+        values = np.asarray(self._call(list(texts), shown), dtype=object).ravel()
         if len(values) != len(texts):
             raise PotentialError(
                 f"{self!r} returned {len(values)} rewards for {len(texts)} texts, the first of "
@@ -92,6 +94,8 @@ class Reward(TextPotential):
     def _call(self, what: str | list[str], shown: str) -> Any:
         try:
             return self.fn(what, *self.args)
+        except PotentialError:
+            raise  # a classifier's, which says all
         except Exception as error:
             raise PotentialError(f"{self!r} raised {error!r} for {shown}") from error
 
@@ -118,7 +122,9 @@ def reward(
     """Multiply the target by exp(beta * r), r = ``fn(text, *args)``.
 
     A sequence classifier of transformers in place of ``fn`` makes r = log p(label | text), so that
-    the factor is p(label | text)^beta; a reward model (of one label) makes r its score.
+    the factor is p(label | text)^beta: Bayes' rule at beta 1. (Its ``problem_type`` counts: where
+    labels do not exclude each other, p is the label's own.) A reward model (of one label, or a
+    regression) makes r its score.
 
     Args:
         fn: takes a text (with ``batch=True`` a list of texts) and the further arguments; returns a
@@ -146,6 +152,14 @@ def reward(
     >>> longer = engine.run(long_words(), particles=64, seed=0)
     >>> longer.expect(lambda length: length) > 20
     True
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> config = BertConfig(
+    ...     vocab_size=len(engine.tokenizer), hidden_size=8, num_hidden_layers=1,
+    ...     num_attention_heads=1, intermediate_size=8, id2label={0: "rude", 1: "polite"},
+    ... )
+    >>> untrained = BertForSequenceClassification(config)
+    >>> reward((untrained, engine.tokenizer), label="polite", beta=2.0)
+    reward(BertForSequenceClassification, label='polite', beta=2.0)
     """
     judge = classifier(fn, label)
     if judge is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
@@ -11,18 +12,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smcprog.errors import PotentialError
+from smcprog.errors import ModelError, PotentialError
 
 TOGETHER = 32
 """Texts of one forward pass."""
+
+# What these say of a text moves with its padding (convolutions, low-rank or hashed attention, no
+# mask, or the last position read), so each text has a pass of its own. Measured on random models,
+# where over forty other families do not move by more than rounding when padded on the right.
+PADDING_SHOWS = {"convbert", "fnet", "nystromformer", "reformer", "xlnet", "yoso"}
 
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
     """log p(label | text) under a classifier, or the score of a reward model (one label).
 
-    Equal where it holds the same model and label. Called with a list of texts, it returns
-    float64[n]; with a further string, of the pairs (that string, text).
+    Labels that do not exclude each other (``multi_label_classification``) have a probability each;
+    the outputs of a ``regression`` are scores. Equal where it holds the same model, tokenizer and
+    label. Called with a list of texts, it returns float64[n]; with a further string, of the pairs
+    (that string, text).
     """
 
     source: Any
@@ -35,15 +43,17 @@ class Classifier:
         return type(self.source[0]).__name__
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Classifier) and self._key == other._key
+        return isinstance(other, Classifier) and self.key == other.key
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash(self.key)
 
     @property
-    def _key(self) -> tuple[Any, ...]:
-        which = self.source if isinstance(self.source, str) else id(self.source[0])
-        return which, self.label
+    def key(self) -> Hashable:
+        """What it is compared by. It keeps no model in memory: texts are remembered by it."""
+        if isinstance(self.source, str):
+            return self.source, self.label
+        return (*map(weakref.ref, self.source), self.label)
 
     def __call__(self, texts: Sequence[str], first: str | None = None) -> NDArray[np.float64]:
         """The reward of each text.
@@ -54,8 +64,7 @@ class Classifier:
         """
         model, tokenizer = _loaded(self.source)
         column = self.column(model)
-        # A tokenizer without padding, as of many causal reward models, reads texts one by one.
-        together = TOGETHER if tokenizer.pad_token is not None and _pads(model) else 1
+        together = TOGETHER if _pads(model.config, tokenizer) else 1
         values = [
             _scores(model, tokenizer, column, texts[at : at + together], first)
             for at in range(0, len(texts), together)
@@ -66,7 +75,7 @@ class Classifier:
         """The logit of the label; None for a reward model, whose one logit is the score.
 
         Raises:
-            ValueError
+            ValueError: for a label that the model does not have.
         """
         config, label = model.config, self.label
         names = {int(i): str(name) for i, name in config.id2label.items()}
@@ -77,7 +86,8 @@ class Classifier:
                     "the label out"
                 )
             return None
-        found = [i for i, name in names.items() if label in (i, name) and label is not None]
+        wanted = None if isinstance(label, bool) else label
+        found = [i for i, name in names.items() if wanted in (i, name) and wanted is not None]
         if not found:
             raise ValueError(
                 f"reward(label={label!r}): say one of the labels of {self.__name__}: "
@@ -90,20 +100,27 @@ def classifier(source: Any, label: str | int | None) -> Classifier | None:
     """The reward function that ``reward`` was given a model for; None where it was given none.
 
     Args:
-        source: a (model, tokenizer) pair, a pipeline of transformers, a folder or a hub name.
+        source: a (model, tokenizer) pair, a text-classification pipeline of transformers, a folder
+            or a hub name.
 
     Raises:
+        TypeError: for a model without its tokenizer, or a pair of other things.
         ValueError: for a label that the model does not have.
     """
     if isinstance(source, str | PathLike):
         return Classifier(str(fspath(source)), label)
-    pair = source if isinstance(source, tuple) else None
-    if hasattr(source, "model") and hasattr(source, "tokenizer"):
-        pair = (source.model, source.tokenizer)
-    if pair is None or len(pair) != 2 or not hasattr(pair[0], "config"):
+    if getattr(source, "task", None) == "text-classification":
+        source = (source.model, source.tokenizer)
+    if not isinstance(source, tuple):
+        if hasattr(source, "config") and hasattr(source, "get_input_embeddings"):
+            name = type(source).__name__
+            raise TypeError(f"reward() needs the tokenizer too: reward(({name}, tokenizer), ...)")
         return None
-    made = Classifier(tuple(pair), label)
-    made.column(pair[0])
+    if len(source) != 2 or not hasattr(source[0], "config") or not callable(source[1]):
+        found = ", ".join(type(part).__name__ for part in source)
+        raise TypeError(f"reward() takes a pair (model, tokenizer) of transformers, not ({found})")
+    made = Classifier(source, label)
+    made.column(source[0])
     return made
 
 
@@ -118,25 +135,30 @@ def _loaded(source: Any) -> tuple[Any, Any]:
         return model, tokenizer
     with _lock:
         if source not in _models:
-            from transformers import AutoModelForSequenceClassification, AutoTokenizer
+            # Imported here: what loads models imports torch and is the device backend's.
+            from smcprog.gpu.loading import load
 
             try:
-                _models[source] = (
-                    AutoModelForSequenceClassification.from_pretrained(source).eval(),
-                    AutoTokenizer.from_pretrained(source),
-                )
-            except Exception as error:  # transformers raises a dozen kinds; the cause is kept
+                loaded = load(source, "auto", "auto", "sequence classifier")
+            except ModelError as error:
                 raise PotentialError(
                     f"reward({source!r}): no sequence classifier can be loaded from there: {error}"
                 ) from error
+            _models[source] = (loaded.model, loaded.tokenizer)
         return _models[source]
 
 
-def _pads(model: Any) -> bool:
-    """Whether a batch with padding is read rightly: an encoder masks it, a causal model must know
-    the padding token to find the last one."""
-    encoder = not getattr(model.config, "is_decoder", False) and hasattr(model, "classifier")
-    return encoder or model.config.pad_token_id is not None
+def _pads(config: Any, tokenizer: Any) -> bool:
+    """Whether a batch with padding is read as its texts alone are: it is masked, and model and
+    tokenizer mean the same token by it (a causal model reads the last token that is not its own
+    padding). Many causal reward models have no padding at all."""
+    padding = tokenizer.pad_token_id
+    return (
+        padding is not None
+        and padding == getattr(config, "pad_token_id", None)
+        and "attention_mask" in tokenizer.model_input_names
+        and config.model_type not in PADDING_SHOWS
+    )
 
 
 def _scores(
@@ -146,19 +168,30 @@ def _scores(
 
     whole = [str(text) for text in texts]
     pairs = ([first] * len(whole), whole) if first is not None else (whole,)
-    inputs = tokenizer(*pairs, padding=len(whole) > 1, return_tensors="pt")
-    length = inputs["input_ids"].shape[1]
+    # Padded on the right, whatever the tokenizer's own side: then a position is the same as in the
+    # text alone. And never truncated, whatever a tokenizer's file says.
+    inputs = tokenizer(
+        *pairs,
+        padding=len(whole) > 1,
+        padding_side="right",
+        truncation=False,
+        return_tensors="pt",
+        verbose=False,
+    )
+    rows = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
+    lengths = rows.sum(dim=1).tolist()
     limits = (getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length)
-    limit = min(limit for limit in limits if limit is not None)
-    if length > limit:
-        longest = max(whole, key=len)
+    limit = min(limit for limit in limits if limit is not None and limit > 0)
+    if max(lengths) > limit:
+        longest = whole[lengths.index(max(lengths))]
         raise PotentialError(
-            f"a text of {length} tokens is longer than the {limit} that {type(model).__name__} "
-            f"reads: {longest!r:.200}"
+            f"a text of {int(max(lengths))} tokens is longer than the {limit} that "
+            f"{type(model).__name__} reads: {longest!r:.200}"
         )
-    if length == 0:
+    if min(lengths) == 0:
+        empty = whole[lengths.index(0)]
         raise PotentialError(
-            f"the tokenizer of {type(model).__name__} makes no token of the text {whole[0]!r}; "
+            f"the tokenizer of {type(model).__name__} makes no token of the text {empty!r}; "
             'judge complete texts alone (every="end"), or give the text that it follows: '
             "reward(model, prompt, ...)"
         )
@@ -169,5 +202,17 @@ def _scores(
             logits = model(**inputs.to(model.device)).logits.float()
     finally:
         model.train(training)
-    scores = logits[:, 0] if column is None else torch.log_softmax(logits, dim=-1)[:, column]
+    if logits.shape != (len(whole), model.config.num_labels):
+        raise PotentialError(
+            f"{type(model).__name__} gives an array of shape {tuple(logits.shape)} for "
+            f"{len(whole)} texts, the first of them {whole[0]!r:.200}: it is no classifier of "
+            f"{model.config.num_labels} labels"
+        )
+    problem = getattr(model.config, "problem_type", None)
+    if column is None or problem == "regression":
+        scores = logits[:, column or 0]
+    elif problem == "multi_label_classification":
+        scores = torch.nn.functional.logsigmoid(logits)[:, column]
+    else:
+        scores = torch.log_softmax(logits, dim=-1)[:, column]
     return scores.double().cpu().numpy()

@@ -5,6 +5,7 @@ import pytest
 
 from smcprog import (
     Constraint,
+    GrammarError,
     PotentialError,
     TextPotential,
     check_potential,
@@ -67,12 +68,21 @@ calls = iter(range(1000))
     ("rule", "law"),
     [
         (lambda texts, complete: np.zeros((len(texts), 1)), "one log weight for each text"),
+        (lambda texts, complete: np.zeros(max(len(texts), 1)), r"shape \(1,\) for 0 texts"),
+        (lambda texts, complete: [[0.0], []] * len(texts), "for each text: .* is no array"),
         (lambda texts, complete: [np.nan] * len(texts), "finite or -inf: nan for"),
         (lambda texts, complete: [np.inf] * len(texts), "finite or -inf: inf for"),
         (lambda texts, complete: [next(calls)] * len(texts), "same text has the same value"),
         (lambda texts, complete: [len(texts)] * len(texts), "same text has the same value"),
         (lambda texts, complete: np.arange(len(texts)), "same text has the same value"),
+        (lambda texts, complete: [0.0 if complete else len(texts)] * len(texts), "same value"),
         (lambda texts, complete: [len(t.tokens) for t in texts], "characters alone.*reads_tokens"),
+        (
+            lambda texts, complete: [0.0 if complete else len(t.tokens) for t in texts],
+            "characters alone.*reads_tokens",
+        ),
+        (lambda texts, complete: [t.logprob for t in texts], "characters alone.*stop and logprob"),
+        (lambda texts, complete: [float(t.stop is None) for t in texts], "alone.*stop and logprob"),
         (
             lambda texts, complete: [0.0 if complete else -np.inf for _ in texts],
             "-inf is final.*'' has -inf, and it has 0.0",
@@ -80,6 +90,12 @@ calls = iter(range(1000))
         (
             lambda texts, complete: [-np.inf if len(t) == 3 else 0.0 for t in texts],
             "-inf is final",
+        ),
+        (  # it dies at six characters, but not where it ends at eight
+            lambda texts, complete: [
+                0.0 if len(t) < 6 or (complete and len(t) == 8) else -np.inf for t in texts
+            ],
+            "-inf is final.*'yesterda' has -inf, and it has 0.0",
         ),
     ],
 )
@@ -101,15 +117,44 @@ def test_a_potential_is_a_value():
         check_potential(Unhashable())
 
 
+class Unequal(Unhashable):
+    def __eq__(self, other):
+        return False
+
+    def __hash__(self):
+        return 1
+
+
+def test_a_potential_equals_itself():
+    with pytest.raises(PotentialError, match="it is not equal to itself"):
+        check_potential(Unequal())
+
+
+@dataclass(frozen=True)
+class Rounding(TextPotential):
+    """As a model that judges texts in batches does."""
+
+    reads_tokens = True
+    stage = "block"
+
+    def log_potential(self, texts, complete):
+        return np.array([len(text.tokens) * (1 + 1e-9 * len(texts)) for text in texts])
+
+
+def test_rounding_is_no_violation_and_tokens_may_be_read():
+    check_potential(Rounding())
+
+
 LETTERS = Vocabulary([b"a", b"b", b"ab", b"aba", b"z", b"<eos>"], eos_ids=[5])
 
 
 class Pairs:
-    """A matcher of (ab)*, with one flaw."""
+    """A matcher of (ab)*, or of (ab)* and a stop and anything, with one flaw."""
 
-    def __init__(self, flaw, vocabulary, state=None):
-        self.flaw, self.vocabulary = flaw, vocabulary
+    def __init__(self, flaw, vocabulary, stops, state=None, advanced=None):
+        self.flaw, self.vocabulary, self.stops = flaw, vocabulary, stops
         self.state = state if state is not None else [b""]
+        self.advanced = advanced if advanced is not None else [0]
 
     @property
     def shared(self):
@@ -117,7 +162,19 @@ class Pairs:
 
     def viable(self, data):
         whole = self.state[0] + data
-        return (b"ab" * len(whole)).startswith(whole)
+        going_on = any(
+            stop.startswith(rest) or rest.startswith(stop)
+            for rest in self.after_pairs(whole)
+            for stop in self.stops
+        )
+        return going_on or (b"ab" * len(whole)).startswith(whole)
+
+    @staticmethod
+    def after_pairs(whole):
+        rests = [whole]
+        while rests[-1].startswith(b"ab"):
+            rests.append(rests[-1][2:])
+        return rests
 
     def mask(self):
         allowed = np.array([bool(t) and self.viable(t) for t in self.vocabulary.tokens])
@@ -130,7 +187,9 @@ class Pairs:
             allowed[4] = True
         if self.flaw == "dead end" and not single:
             allowed &= np.array([t != b"b" for t in self.vocabulary.tokens])
-        return pack(allowed)
+        if self.flaw == "bools":
+            return allowed
+        return np.append(pack(allowed), np.zeros(int(self.flaw == "words"), np.uint32))
 
     def advance(self, token):
         data = self.vocabulary.tokens[token]
@@ -139,15 +198,23 @@ class Pairs:
         if self.flaw == "misses" and len(data) > 1:
             return False
         self.state[0] += data
+        self.advanced[0] += 1
         return fine or self.flaw == "takes all"
 
     def accepts(self):
         if self.flaw == "accepts" and self.vocabulary is not BYTES:
             return True
-        return len(self.state[0]) % 2 == 0
+        if self.flaw == "accepts shares" and self.advanced[0] % 2:
+            return False
+        rests = self.after_pairs(self.state[0])
+        if self.stops:
+            return any(rest.startswith(stop) for rest in rests for stop in self.stops)
+        return b"" in rests
 
     def fork(self):
-        return Pairs(self.flaw, self.vocabulary, self.state if self.shared else list(self.state))
+        state = self.state if self.shared else list(self.state)
+        advanced = self.advanced if self.flaw == "accepts shares" else list(self.advanced)
+        return Pairs(self.flaw, self.vocabulary, self.stops, state, advanced)
 
 
 @dataclass(frozen=True)
@@ -155,7 +222,8 @@ class PairsOf(Constraint):
     flaw: str
 
     def start(self, vocabulary, followed_by=()):
-        return Pairs(self.flaw, vocabulary)
+        stops = () if self.flaw == "stops" else [stop.encode() for stop in followed_by]
+        return Pairs(self.flaw, vocabulary, stops)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +236,10 @@ class PairsOf(Constraint):
         ("takes all", "refuses what the mask forbids"),
         ("accepts", "accepted does not depend on the tokens"),
         ("dead end", "can be continued or ends the text"),
+        ("bools", r"a mask is uint32\[\d+\], a bit for each token: bool"),
+        ("words", r"a mask is uint32\[1\], a bit for each token: uint32\[2\]"),
+        ("accepts shares", r"forks share nothing: its accepts\(\) changed"),
+        ("stops", r"followed_by \('\\n', 'a.'\)"),
     ],
 )
 def test_a_constraint_that_breaks_one_law(flaw, law):
@@ -177,3 +249,16 @@ def test_a_constraint_that_breaks_one_law(flaw, law):
 
 def test_a_constraint_without_a_flaw():
     check_potential(PairsOf(""))
+    check_potential(PairsOf(""), vocabulary=LETTERS)
+
+
+@dataclass(frozen=True)
+class Refusing(PairsOf):
+    def start(self, vocabulary, followed_by=()):
+        if followed_by:
+            raise GrammarError("no stop strings")
+        return super().start(vocabulary)
+
+
+def test_a_constraint_may_refuse_stop_strings():
+    check_potential(Refusing(""))
