@@ -137,7 +137,7 @@ def gen(
 ) -> Text:
     """Draw text from (target LM x the potentials) given the context, and append it.
 
-    Returns a `Text`: a ``str`` with ``.stop``, ``.logprob``, ``.tokens`` and, under a `json_schema`,
+    Returns a `Text`: a ``str`` with ``.stop``, ``.logprob``, ``.tokens`` and, under a JSON schema,
     ``.parsed``.
 
     Args:
