@@ -161,6 +161,19 @@ def _pads(config: Any, tokenizer: Any) -> bool:
     )
 
 
+def _longest(model: Any, tokenizer: Any) -> int:
+    """The tokens that the model reads at most."""
+    limits = [getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length]
+    for name, module in model.named_modules():
+        # RoBERTa and its kin count positions from after the padding token's id.
+        if (
+            name.endswith("position_embeddings")
+            and getattr(module, "padding_idx", None) is not None
+        ):
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    return int(min(limit for limit in limits if limit is not None and limit > 0))
+
+
 def _scores(
     model: Any, tokenizer: Any, column: int | None, texts: Sequence[str], first: str | None
 ) -> NDArray[np.float64]:
@@ -180,8 +193,7 @@ def _scores(
     )
     rows = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
     lengths = rows.sum(dim=1).tolist()
-    limits = (getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length)
-    limit = min(limit for limit in limits if limit is not None and limit > 0)
+    limit = _longest(model, tokenizer)
     if max(lengths) > limit:
         longest = whole[lengths.index(max(lengths))]
         raise PotentialError(
@@ -195,13 +207,14 @@ def _scores(
             'judge complete texts alone (every="end"), or give the text that it follows: '
             "reward(model, prompt, ...)"
         )
-    training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.inference_mode():
             logits = model(**inputs.to(model.device)).logits.float()
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training
     if logits.shape != (len(whole), model.config.num_labels):
         raise PotentialError(
             f"{type(model).__name__} gives an array of shape {tuple(logits.shape)} for "

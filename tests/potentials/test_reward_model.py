@@ -16,6 +16,8 @@ from transformers import (
     GPT2Config,
     GPT2ForSequenceClassification,
     PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForSequenceClassification,
     pipeline,
 )
 
@@ -193,6 +195,27 @@ def test_dropout_is_off_while_it_judges():
     assert model.training
     expected = torch.log_softmax(logits_of(model.eval(), TEXTS[0]), -1)[0].item()
     assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_part_that_is_frozen_stays_so():
+    model = bert().train()
+    model.bert.eval()
+    reward((model, tokenizer()), label=0).log_potential(TEXTS, True)
+    assert model.training and not model.bert.training
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_the_longest_text_where_positions_begin_after_the_padding(padding):
+    torch.manual_seed(0)
+    config = RobertaConfig(
+        vocab_size=290, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=66, pad_token_id=padding,
+    )  # fmt: skip
+    model, longest = RobertaForSequenceClassification(config).eval(), 65 - padding
+    judge = reward((model, tokenizer()), label=0)
+    assert judge.log_potential(["x" * longest], True)[0] < 0
+    with pytest.raises(PotentialError, match=rf"of {longest + 1} tokens .* than the {longest} "):
+        judge.log_potential(["x" * (longest + 1)], True)
 
 
 def test_folders_that_hold_no_classifier(tmp_path):
