@@ -1,6 +1,7 @@
 # make demo   runs the review program on the shipped pair of models
 # make test   runs the tests; make slow those that need a larger model; make lint ruff and mypy
-# All of them make the environment that they need, in .venv.
+# All of them make the environment that they need, in .venv. The tests run on all cores, one thread
+# of torch each.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,7 +14,7 @@ demo: $(STAMP)
 	$(BIN)/smcprog demo
 
 test: $(VENV)/.installed-genlm
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 slow: $(VENV)/.installed-slow
 	$(BIN)/python -m pytest -m slow

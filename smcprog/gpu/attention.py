@@ -2,17 +2,18 @@
 
 A forward pass carries the tokens of many rows laid end to end. In each layer `AttentionPass` writes
 this pass's keys and values into their page slots and then lets every row's queries attend to the
-row's own pages, causally by position. What is the same for all layers (slots, masks) is built
-once a pass; the pass in progress is the one context that the attention function reads.
+row's own pages, causally by position: to what several rows share together, to the rest row by row,
+merged by their log-sum-exps (Juravsky et al. 2024, "Hydragen"; Dao et al. 2023, "Flash-Decoding").
+What is the same for all layers (slots, masks) is built once a pass; the pass in progress is the one
+context that the attention function reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from smcprog.errors import ModelError
 from smcprog.gpu.kv_cache import PAD_PAGE, KVStore
+from smcprog.gpu.sharing import Span, Trunk, shared
 
 NAME = "smcprog_paged"
 
@@ -33,19 +35,6 @@ _MOST_KEYS = 1 << 17
 _PACKED_QUERIES = 16
 
 Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Span:
-    """Consecutive tokens of one row in a pass: positions ``start`` .. ``end`` - 1."""
-
-    pages: Sequence[int]
-    start: int
-    end: int
-
-    @property
-    def count(self) -> int:
-        return self.end - self.start
 
 
 class Attending(Protocol):
@@ -124,9 +113,18 @@ class AttentionPass:
         self._write_slots = write_slots
         page_size = store.keys.shape[2]
         starts = np.cumsum([0] + [span.count for span in spans])
+        trunks, begins = shared(spans, page_size)
+        self._trunks = [_Trunk(trunk, spans, starts, page_size, store.keys) for trunk in trunks]
         self._groups = [
-            _Group([spans[i] for i in members], starts[members], page_size, store.keys)
-            for members in _grouped(spans)
+            _Group(
+                [spans[i] for i in members],
+                starts[members],
+                np.array(begins)[members],
+                page_size,
+                store.keys,
+                bool(trunks),
+            )
+            for members in _grouped(spans, begins)
         ]
         self._restore: Tensor | None = None
         if len(self._groups) > 1 or self._groups[0].ragged:
@@ -146,21 +144,124 @@ class AttentionPass:
         keys.index_copy_(0, self._write_slots, key[0].transpose(0, 1))
         values.index_copy_(0, self._write_slots, value[0].transpose(0, 1))
         packed = query[0].transpose(0, 1)
-        outputs = [
+        parts = [
             group.attend(packed, keys, values, scale, window, softcap) for group in self._groups
         ]
+        output, log_sum = self._restored([part.output for part in parts]), None
+        if self._trunks:
+            log_sum = self._restored([part.log_sum for part in parts if part.log_sum is not None])
+            for trunk in self._trunks:
+                output, log_sum = trunk.merge(
+                    packed, keys, values, scale, window, softcap, output, log_sum
+                )
+        return output.unsqueeze(0)
+
+    def _restored(self, parts: Sequence[Tensor]) -> Tensor:
+        """The groups' outputs in packed order: [T, ...]."""
         if self._restore is None:
-            return outputs[0].unsqueeze(0)
-        return torch.cat(outputs).index_select(0, self._restore).unsqueeze(0)
+            return parts[0]
+        return torch.cat(list(parts)).index_select(0, self._restore)
+
+
+class _Part(NamedTuple):
+    """Attention to some of the keys: ``output`` [n, heads, d_value], and ``log_sum`` [n, heads],
+    the log-sum-exp of the scores, where it is wanted."""
+
+    output: Tensor
+    log_sum: Tensor | None
+
+
+class _Trunk:
+    """Pages that several rows see: their queries attend to them as one long row."""
+
+    def __init__(
+        self, trunk: Trunk, spans: Sequence[Span], starts: Ints, page_size: int, like: Tensor
+    ) -> None:
+        index = [np.arange(starts[i], starts[i + 1]) for i in trunk.members]
+        position = [np.arange(spans[i].start, spans[i].end) for i in trunk.members]
+        flat = np.concatenate(index)
+        self._index: Tensor | None = None  # of its queries; None for all, in order
+        if len(flat) < starts[-1] or (flat != np.arange(len(flat))).any():
+            self._index = torch.from_numpy(flat).to(like.device)
+        self._position = np.concatenate(position)
+        self._begin = trunk.begin
+        slots = np.array(trunk.pages)[:, None] * page_size + np.arange(page_size)
+        self._slots = torch.from_numpy(slots.ravel()).to(like.device)
+        self._like = like
+        self._seen: dict[int | None, tuple[Tensor, Tensor | None]] = {}
+
+    def merge(
+        self,
+        packed: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+        output: Tensor,
+        log_sum: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Add the trunk's keys to what the queries have attended to: ``output`` [T, heads, d_value]
+        and ``log_sum`` [T, heads] to the same."""
+        heads, kv_heads = packed.shape[1], keys.shape[1]
+        sharing = heads // kv_heads
+        if window not in self._seen:
+            self._seen[window] = self._view(window, sharing)
+        slots, mask = self._seen[window]
+        if not len(slots):
+            return output, log_sum
+        index = self._index
+        query = packed if index is None else packed.index_select(0, index)
+        count = len(query)
+        query = query.unflatten(1, (kv_heads, sharing)).transpose(0, 1).flatten(1, 2)[None]
+        key = keys.index_select(0, slots).transpose(0, 1)[None]
+        value = values.index_select(0, slots).transpose(0, 1)[None]
+        out, total = _attention(query, key, value, mask, scale, softcap)
+        out = out[0].unflatten(1, (count, sharing)).transpose(0, 1).flatten(1, 2)
+        total = total[0].unflatten(1, (count, sharing)).transpose(0, 1).flatten(1, 2)
+        if index is None:
+            return _merged(output, log_sum, out, total)
+        merged = _merged(output.index_select(0, index), log_sum.index_select(0, index), out, total)
+        return output.index_copy(0, index, merged[0]), log_sum.index_copy(0, index, merged[1])
+
+    def _view(self, window: int | None, sharing: int) -> tuple[Tensor, Tensor | None]:
+        """The slots of the keys that some query sees, and an additive mask [1, 1, queries *
+        sharing, keys] of those that it does not see, None for none."""
+        if window is None:
+            return self._slots, None
+        oldest = self._position - window + 1 - self._begin  # the first key that each query sees
+        first = min(max(int(oldest.min()), 0), len(self._slots))
+        slots = self._slots[first:]
+        hidden = np.arange(first, len(self._slots)) < oldest[:, None]
+        if not hidden.any():
+            return slots, None
+        mask = torch.zeros(hidden.shape, dtype=self._like.dtype)
+        # A query may see no key at all: its log-sum-exp has to be small, and not undefined.
+        mask.masked_fill_(torch.from_numpy(hidden), torch.finfo(mask.dtype).min)
+        return slots, mask.repeat_interleave(sharing, 0)[None, None].to(self._like.device)
+
+
+def _merged(output: Tensor, log_sum: Tensor, out: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention to the keys of two parts together: [n, heads, d_value] and [n, heads] of each."""
+    weight = torch.sigmoid(total - log_sum).to(output.dtype)
+    return torch.lerp(output, out, weight[..., None]), torch.logaddexp(log_sum, total)
 
 
 class _Group:
-    """Rows that are padded to one number of queries and one number of keys.
+    """Tails of rows that are padded to one number of queries and one number of keys.
 
     Padding queries repeat their row's last query, padding keys are read from the pad page.
     """
 
-    def __init__(self, spans: Sequence[Span], starts: Ints, page_size: int, like: Tensor) -> None:
+    def __init__(
+        self,
+        spans: Sequence[Span],
+        starts: Ints,
+        begins: Ints,
+        page_size: int,
+        like: Tensor,
+        log_sums: bool,
+    ) -> None:
         counts = np.array([span.count for span in spans])
         self.rows = len(spans)
         self.queries = int(counts.max())
@@ -172,6 +273,8 @@ class _Group:
             (self.index.ravel() == np.arange(first, first + self.index.size)).all()
         )
         self._first = first
+        self._begin = begins
+        self._log_sums = log_sums
         self._start = np.array([span.start for span in spans])
         self._end = np.array([span.end for span in spans])
         self._position = self._start[:, None] + within
@@ -188,7 +291,7 @@ class _Group:
         scale: float,
         window: int | None,
         softcap: float | None,
-    ) -> Tensor:
+    ) -> _Part:
         """packed [T, heads, d], keys and values [slots, kv_heads, d] to [rows * queries, ...]."""
         if self._contiguous:
             flat = packed[self._first : self._first + self.rows * self.queries]
@@ -208,12 +311,14 @@ class _Group:
             key = key.repeat_interleave(sharing, 1)
             value = value.repeat_interleave(sharing, 1)
         query = query.reshape(self.rows, heads // packing, packing * self.queries, -1)
-        if softcap is None:
-            output = scaled_dot_product_attention(query, key, value, mask, scale=scale)
+        if self._log_sums or softcap is not None:
+            output, total = _attention(query, key, value, mask, scale, softcap)
+            log_sum = total.reshape(self.rows, heads, self.queries).transpose(1, 2).flatten(0, 1)
         else:
-            output = _capped(query, key, value, mask, scale, softcap)
+            output = scaled_dot_product_attention(query, key, value, mask, scale=scale)
+            log_sum = None
         output = output.reshape(self.rows, heads, self.queries, -1)
-        return output.transpose(1, 2).flatten(0, 1)
+        return _Part(output.transpose(1, 2).flatten(0, 1), log_sum)
 
     @cached_property
     def _index_tensor(self) -> Tensor:
@@ -226,9 +331,9 @@ class _Group:
             int64[rows * keys] slots, and an additive mask [rows, 1, packing * queries, keys], or
             [rows, 1, 1, keys] for one query.
         """
-        begin = np.zeros_like(self._start)
+        begin = self._begin
         if window is not None:
-            begin = np.maximum(self._start - window + 1, 0)
+            begin = np.maximum(self._start - window + 1, begin)
         width = int((self._end - begin).max())
         position = begin[:, None] + np.arange(width)  # [rows, keys]
         most_pages = max(-(-span.end // self._page_size) for span in self._spans)
@@ -255,34 +360,51 @@ class _Group:
         return torch.from_numpy(slots.ravel()).to(self._like.device), mask
 
 
-def _capped(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float
-) -> Tensor:
-    """Attention with the scores' soft cap (Gemma 2), softmax in float32 or wider."""
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None,
+) -> tuple[Tensor, Tensor]:
+    """Attention [rows, heads, queries, d_value] with its log-sum-exp [rows, heads, queries], with
+    the scores' soft cap (Gemma 2) where there is one; softmax in float32 or wider."""
+    if softcap is None and query.device.type == "cpu" and query.shape[-1] == value.shape[-1]:
+        # The kernel behind scaled_dot_product_attention, which alone does not return the log-sum.
+        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        output, total = flash(query, key, value, attn_mask=mask, scale=scale)
+        return output, total
     scores = query @ key.transpose(-1, -2) * scale
-    scores = softcap * torch.tanh(scores / softcap) + mask
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    return torch.softmax(scores, dim=-1, dtype=wide).to(value.dtype) @ value
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if mask is not None:
+        scores = scores + mask
+    total = torch.logsumexp(scores, dim=-1, keepdim=True)
+    return torch.exp(scores - total).to(value.dtype) @ value, total[..., 0]
 
 
-def _grouped(spans: Sequence[Span]) -> list[list[int]]:
-    """Split spans into groups of like sizes; packed order is kept where one group will do."""
-    order = sorted(range(len(spans)), key=lambda i: (spans[i].count, spans[i].end), reverse=True)
+def _grouped(spans: Sequence[Span], begins: Sequence[int]) -> list[list[int]]:
+    """Split spans' tails into groups of like sizes; packed order is kept where one group will
+    do."""
+    lengths = [span.end - begin for span, begin in zip(spans, begins, strict=True)]
+    order = sorted(range(len(spans)), key=lambda i: (spans[i].count, lengths[i]), reverse=True)
     groups: list[list[int]] = []
     queries = keys = pairs = 0
     for i in order:
-        span = spans[i]
+        span, length = spans[i], lengths[i]
         if groups:
             rows = len(groups[-1]) + 1
-            widest = max(keys, span.end)
+            widest = max(keys, length)
             padded = rows * queries * widest
-            fits = padded <= 2 * (pairs + span.count * span.end) + _SLACK_PAIRS
+            fits = padded <= 2 * (pairs + span.count * length) + _SLACK_PAIRS
             if fits and rows * widest <= _MOST_KEYS:
                 groups[-1].append(i)
-                keys, pairs = widest, pairs + span.count * span.end
+                keys, pairs = widest, pairs + span.count * length
                 continue
         groups.append([i])
-        queries, keys, pairs = span.count, span.end, span.count * span.end
+        queries, keys, pairs = span.count, length, span.count * length
     return [sorted(group) for group in groups]
 
 

@@ -71,6 +71,7 @@ class Engine(Runner):
 
     Attributes:
         tokenizer: the target's Hugging Face tokenizer.
+        tokenization: how text becomes tokens and back.
         context_limit: the longest context of the models, tokens; None for no limit.
 
     >>> engine = Engine()
@@ -83,6 +84,8 @@ class Engine(Runner):
         ModelError: if a model cannot be loaded or run over pages.
         VocabularyError: if draft and target do not share their vocabulary.
     """
+
+    tokenization: Tokenization
 
     def __init__(
         self,
@@ -105,7 +108,6 @@ class Engine(Runner):
         self.context_limit: int | None = None
         loaded = [loading.load(one, device, dtype) for one in (target, draft) if one is not None]
         self.tokenizer: Any = loaded[TARGET].tokenizer
-        self._tokenization: Tokenization | None = None
         if draft is not None:
             loading.check_vocabularies(self.tokenizer, loaded[DRAFT].tokenizer)
         for name, one in zip(("target", "draft"), loaded, strict=False):
@@ -119,7 +121,7 @@ class Engine(Runner):
         loading.check_ids(name, loaded.tokenizer, width)
         if not self._models:
             self._size = model.vocabulary_size
-            self._tokenization = HFTokenization(self.tokenizer, self._size, loading.end_ids(loaded))
+            self.tokenization = HFTokenization(self.tokenizer, self._size, loading.end_ids(loaded))
         self._models.append(model)
         self._tables.append(EventTable(self.tokenization.vocabulary, model.device))
         self._pool.add_model()
@@ -142,12 +144,6 @@ class Engine(Runner):
     def __repr__(self) -> str:
         """The models, and where they are."""
         return f"Engine({', '.join(map(repr, self._models))})"
-
-    @property
-    def tokenization(self) -> Tokenization:
-        """How text becomes tokens and back."""
-        assert self._tokenization is not None
-        return self._tokenization
 
     # Rows
 
@@ -243,11 +239,11 @@ class Engine(Runner):
         logits = torch.cat(list(self._run(DRAFT, feeds)))
         logits = fit_width(checked(logits, "draft"), self._size)
         temperature = _column([e.temperature for e in extensions], logits)
-        greedy = torch.tensor([e.draft_temperature == 0 for e in extensions], device=logits.device)
+        greedy = [i for i, e in enumerate(extensions) if e.draft_temperature == 0]
         power = _column([e.temperature / (e.draft_temperature or 1) for e in extensions], logits)
         # q's own normaliser is the same for all events, so q~ needs no softmax before its own.
         log_w = self._tables[DRAFT].collapse(logits / temperature, spaces).mul_(power)
-        if greedy.any():
+        if greedy:
             log_w[greedy] = most_probable(log_w[greedy])
         uniforms = [extension.stream.uniform(step) for extension in extensions]
         return draw(log_w, _doubles(uniforms, logits.device)), log_w

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from smcprog.errors import ModelError
-from smcprog.gpu.attention import NAME, AttentionPass, Span, attending, register
+from smcprog.gpu.attention import NAME, AttentionPass, attending, register
 from smcprog.gpu.kv_cache import SCRATCH_PAGE, KVStore, Page, PagedRow, PagePool, settle
+from smcprog.gpu.sharing import Span
 
 KNOWN_GOOD = frozenset(
     {"gemma2", "gemma3_text", "gpt2", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3"}

@@ -157,7 +157,7 @@ def step(engine: TabularEngine, run: Run, branches: Branches) -> None:
     run.charge(particle, -np.inf if generation.dead else float(log_pi[event]), source)
     if particle.running and event < engine.tokenization.vocabulary.size:
         if context.row.length < run.context_limit:
-            for row in [context.row, *context.beside]:
-                engine.append([row], [[event]])
+            rows = [context.row, *context.beside]
+            engine.append(rows, [[event]] * len(rows))
         else:
             host.outgrow(run, particle)

@@ -15,7 +15,8 @@ import numpy as np
 from smcprog.dsl.requests import Gen
 from smcprog.inference.interface import EventSpace, eos_event, leave_event
 from smcprog.potentials.base import LM, Constraint, Matcher
-from smcprog.text import EOS, LEAVE, Stop, Text
+from smcprog.potentials.json_schema import JsonSchema
+from smcprog.text import EOS, LEAVE, JsonText, Stop, Text
 from smcprog.vocabulary import BYTES, Bits, Vocabulary
 
 
@@ -138,14 +139,17 @@ class Generation:
         return getincrementaldecoder("utf-8")("replace").decode(self.text, final=self.ended)
 
     def as_text(self) -> Text:
-        """The text so far, for the potentials that judge it.
+        """The text so far, for the potentials that judge it and, in the end, for the program.
 
         What may yet turn out to be the beginning of a stop string is left out: a value of -inf
         there would kill a text that it is no part of.
         """
         data = self.text if self.ended else self.data[: len(self.data) - self._begun_stop()]
         text = getincrementaldecoder("utf-8")("replace").decode(data, final=self.ended)
-        return Text(text, self.stop, self.log_p, tuple(self.tokens))
+        facts = (text, self.stop, self.log_p, tuple(self.tokens))
+        constraints = self.request.potential.constraints
+        schema = next((c for c in constraints if isinstance(c, JsonSchema)), None)
+        return Text(*facts) if schema is None else JsonText(schema.parse, *facts)
 
     def _begun_stop(self) -> int:
         """The most bytes at the end that are the beginning of a stop string."""

@@ -35,8 +35,7 @@ from smcprog.inference.interface import EngineInterface, EventSpace, Query, Row,
 from smcprog.inference.population import Particle, Run
 from smcprog.inference.weights import log_power
 from smcprog.potentials.base import LM
-from smcprog.potentials.json_schema import JsonSchema
-from smcprog.text import EOS, JsonText, Text
+from smcprog.text import EOS
 
 # A text that the model ends before it begins leaves the context as it was: a loop that asks again
 # would hardly ever end.
@@ -206,11 +205,7 @@ def complete_gen(run: Run, particle: Particle) -> None:
     if len(particle.contexts) == 1:
         particle.tokens.extend(drawn)
         particle.texts.append(generation.text)
-    said = generation.text.decode(errors="replace")
-    facts = (said, generation.stop, generation.log_p, tuple(drawn))
-    constraints = generation.request.potential.constraints
-    schema = next((c for c in constraints if isinstance(c, JsonSchema)), None)
-    text = Text(*facts) if schema is None else JsonText(schema.parse, *facts)
+    text = generation.as_text()
     particle.answer(text, text=text, logprob=generation.log_p)
 
 

@@ -327,16 +327,20 @@ def charge_potentials(members: Sequence[tuple[Run, Particle]], stage: Stage) -> 
     At stage "block" those of texts that go on; at stage "end" all of texts that have ended, whose
     last evaluation is of the text without its stop.
     """
-    due = [
-        (run, particle, generation, i, potential)
-        for run, particle in members
-        if (generation := particle.generation) and generation.ended == (stage == "end")
-        for i, potential in enumerate(generation.request.potential.texts)
-        if stage == "end" or potential.stage == "block"
-    ]
+    due: list[tuple[Run, Particle, Generation, int, TextPotential, Text]] = []
+    for run, particle in members:
+        generation = particle.generation
+        if generation is None or generation.ended != (stage == "end"):
+            continue
+        potentials = [
+            (i, potential)
+            for i, potential in enumerate(generation.request.potential.texts)
+            if stage == "end" or potential.stage == "block"
+        ]
+        text = generation.as_text() if potentials else Text("")
+        due += [(run, particle, generation, i, potential, text) for i, potential in potentials]
     asked: dict[TextPotential, dict[Hashable, Text]] = defaultdict(dict)
-    for _, _, generation, _, potential in due:
-        text = generation.as_text()
+    for *_, potential, text in due:
         asked[potential].setdefault(identity(potential, text), text)
     known = {
         potential: dict(
@@ -345,9 +349,9 @@ def charge_potentials(members: Sequence[tuple[Run, Particle]], stage: Stage) -> 
         for potential, texts in asked.items()
     }
     # In the order of each gen's own product: that other runs are in flight must not show.
-    for run, particle, generation, i, potential in due:
+    for run, particle, generation, i, potential, text in due:
         if particle.running:
-            new = known[potential][identity(potential, generation.as_text())]
+            new = known[potential][identity(potential, text)]
             old = generation.log_phi.get(i, 0.0)
             generation.log_phi[i] = new
             run.charge(particle, new - old, f"{potential!r} in {host.place(particle)}")

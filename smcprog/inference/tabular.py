@@ -225,43 +225,33 @@ class TabularEngine(Runner):
                 else:
                     assert query.spaces is not None
                     log_p[i, t] = self._collapse(table, query.spaces[t])[event]
-        log_z = 0.0
+        nothing, log_z = np.zeros(len(query.lms)), 0.0
         if query.verification is not None:
             assert query.spaces is not None
             check = query.verification
             for t, log_q in enumerate(check.proposals):
                 at = check.first + t
-                tables = self._factor_tables_at(query, at, query.spaces[at])
+                after = sum(event < size for event in query.block[at:])
+                tables = self.factor_tables(query.rows, query.spaces[at], query.lms, after)
                 log_pi = log_power(tables, query.lms)
                 z = logsumexp(log_pi)
                 log_z += z
                 if z == -np.inf:
-                    return Scored(log_p, None, np.zeros(len(query.lms)), log_z, at)
+                    return Scored(log_p, None, nothing, log_z, at)
                 replacement = rejected(log_pi - z, log_q, query.block[at], t, check)
                 if replacement is not None:
                     return Scored(log_p, replacement, tables[:, replacement], log_z, at)
         kept = len(query.block)
         if query.bonus is None:
-            return Scored(log_p, None, np.zeros(len(query.lms)), log_z, kept)
-        tables = self._factor_tables_at(query, kept, query.bonus)
+            return Scored(log_p, None, nothing, log_z, kept)
+        tables = self.factor_tables(query.rows, query.bonus, query.lms)
         log_pi = log_power(tables, query.lms)
         z = logsumexp(log_pi)
         if z == -np.inf:
-            return Scored(log_p, None, np.zeros(len(query.lms)), z, kept)
+            return Scored(log_p, None, nothing, z, kept)
         assert query.stream is not None
         bonus = query.stream.choose(0, np.exp(log_pi - z))
         return Scored(log_p, bonus, tables[:, bonus], log_z + z, kept)
-
-    def _factor_tables_at(self, query: Query, at: int, space: EventSpace) -> LogP:
-        """log p_i of every event before event ``at`` of a block: float64[len(lms), V + 2]."""
-        size = self.tokenization.vocabulary.size
-        after = sum(event < size for event in query.block[at:])
-        return np.stack(
-            [
-                self._collapse(self._table(_tokens(row)[: row.length - after], lm), space)
-                for row, lm in zip(query.rows, query.lms, strict=True)
-            ]
-        )
 
     def event_log_p(
         self, rows: Sequence[Row], spaces: Sequence[EventSpace], lm: LM
@@ -269,11 +259,16 @@ class TabularEngine(Runner):
         tables = [self._table(_tokens(row), lm) for row in rows]
         return np.stack([self._collapse(t, e) for t, e in zip(tables, spaces, strict=True)])
 
-    def factor_tables(self, rows: Sequence[Row], space: EventSpace, lms: Sequence[LM]) -> LogP:
-        """log p_i of every event, of each factor after its row: float64[len(lms), V + 2]."""
-        return np.concatenate(
-            [self.event_log_p([row], [space], lm) for row, lm in zip(rows, lms, strict=True)]
-        )
+    def factor_tables(
+        self, rows: Sequence[Row], space: EventSpace, lms: Sequence[LM], back: int = 0
+    ) -> LogP:
+        """log p_i of every event, of each factor after its row without the last ``back`` tokens:
+        float64[len(lms), V + 2]."""
+        tables = [
+            self._table(_tokens(row)[: row.length - back], lm)
+            for row, lm in zip(rows, lms, strict=True)
+        ]
+        return np.stack([self._collapse(table, space) for table in tables])
 
     def _table(self, context: Sequence[int], lm: LM) -> LogP:
         return self._tables(

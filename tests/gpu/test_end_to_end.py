@@ -19,15 +19,12 @@ from smcprog import (
     choice,
     factor,
     gen,
-    grammar,
-    json_schema,
     lm,
     logprob,
     model,
     observe,
     prompt,
     regex,
-    reward,
     smc_program,
     special,
 )
@@ -314,26 +311,3 @@ def test_a_model_of_another_vocabulary():
     other = (tiny.causal_lm(seed=7), tiny.tokenizer(280))
     with pytest.raises(VocabularyError, match=r"model\(LlamaForCausalLM\) and the target have"):
         tiny_engine().run(experts(model(other)), particles=2)
-
-
-WORDS = 'start: word (" " start)?\nword: "a" | "t" "he"?'
-
-
-def longer(text):
-    return 0.2 * len(text)
-
-
-@smc_program
-def structured():
-    prompt("the cat")
-    words = gen(grammar(WORDS) * reward(longer, every="block") * lm**1.5, max_tokens=3)
-    value = gen(json_schema({"enum": [1, 12, True]}))
-    return f"{words} {value}"
-
-
-def test_grammars_and_schemas_by_monte_carlo():
-    # Flat models here too: the first three values are each drawn in a good part of the runs.
-    engine = tiny_engine(initializer_range=0.1)
-    twin = table_of(engine, tiny.causal_lm(seed=0, initializer_range=0.1))
-    check_monte_carlo(engine, twin, structured(), 2)
-    assert not engine._pool.pages

@@ -10,13 +10,19 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from smcprog.errors import ModelError
-from smcprog.gpu import attention
+from smcprog.gpu import attention, sharing
 from smcprog.gpu import model as paged_model
 from smcprog.gpu.kv_cache import SCRATCH_PAGE, PagedRow, PagePool, settle
 from smcprog.gpu.model import CausalLM, Feed
 from tests.gpu.tiny import FAMILIES, causal_lm, dense_logits
 
 PAGE = 4
+
+
+@pytest.fixture(autouse=True, params=[1, sharing.LEAST_SAVED], ids=["trunks", "plain"])
+def trunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test with trunks wherever two rows share a page, and (texts are short) without."""
+    monkeypatch.setattr(sharing, "LEAST_SAVED", request.param)
 
 
 class Bench:
@@ -139,12 +145,10 @@ def test_feeding_again_for_logits_leaves_pages_alone() -> None:
 def test_rows_of_unlike_lengths_are_grouped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_SLACK_PAIRS", 0)
     monkeypatch.setattr(attention, "_MOST_KEYS", 60)
-    spans = [
-        attention.Span([0] * 20, end - n, end) for n, end in ((1, 50), (1, 5), (9, 9), (1, 48))
-    ]
-    assert sorted(map(sorted, attention._grouped(spans))) == [[0], [1], [2], [3]]
+    spans = [sharing.Span([0] * 20, end - n, end) for n, end in ((1, 50), (1, 5), (9, 9), (1, 48))]
+    assert sorted(map(sorted, attention._grouped(spans, [0] * 4))) == [[0], [1], [2], [3]]
     monkeypatch.setattr(attention, "_MOST_KEYS", 100)
-    assert sorted(map(sorted, attention._grouped(spans))) == [[0, 3], [1], [2]]
+    assert sorted(map(sorted, attention._grouped(spans, [0] * 4))) == [[0, 3], [1], [2]]
     bench = Bench(causal_lm("qwen2"))
     rows = [bench.pool.open(text(i, n)) for i, n in enumerate((50, 5, 9, 48))]
     bench.check([(row, row.length - 1) for row in rows])
