@@ -22,7 +22,7 @@ from smcprog.inference.context import TokenContext
 from smcprog.inference.generation import Generation
 from smcprog.inference.interface import EngineInterface, Row, Stream
 from smcprog.inference.randomness import Purpose, RandomSource
-from smcprog.inference.weights import effective_sample_size
+from smcprog.inference.weights import at_equal_progress, effective_sample_size
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class RoundRecord:
 
     Attributes:
         round: its number in the run, from 0.
-        ess: effective sample size before resampling.
+        ess: effective sample size before resampling, of the weights at equal progress where
+            rejection lets particles advance by unequal lengths.
         resampled: whether the population was resampled.
         ancestors: the slot that each slot descends from; 0 .. N - 1 where nothing was resampled.
         tokens: the token ids that each slot drew in this round, before resampling.
@@ -96,6 +97,7 @@ class Particle:
         generation: the `gen` in progress.
         charged: what the present statement has added to the log weight so far.
         texts, tokens: what its `gen` statements drew in its own context, texts as bytes.
+        drawn: how many tokens its `gen` statements drew, in any context.
         truncated: whether any of them was cut at its token budget.
         trace: its statements so far.
     """
@@ -108,6 +110,7 @@ class Particle:
     charged: float = 0.0
     texts: list[bytes] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    drawn: int = 0
     truncated: bool = False
     trace: list[TraceEntry] = field(default_factory=list)
     finished: bool = False
@@ -198,6 +201,8 @@ class Run:
     (also that of the random numbers), ``drawing`` whether texts have been extended in it,
     ``draws`` how many `draw` statements each slot has made in
     it, and ``phase_seconds`` and ``round_tokens`` collect what the round's record will show.
+    ``increments`` adds up what blocks have moved the log weights by, and ``increment_tokens`` the
+    tokens in them.
     """
 
     call: BoundProgram
@@ -214,6 +219,8 @@ class Run:
     draws: list[int] = field(default_factory=list)
     round_tokens: list[list[int]] = field(default_factory=list)
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    increments: float = 0.0
+    increment_tokens: int = 0
     drafted_tokens: int = 0
     scored_tokens: int = 0
     target_passes: int = 0
@@ -228,6 +235,16 @@ class Run:
     @property
     def log_weights(self) -> NDArray[np.float64]:
         return np.array([particle.log_weight for particle in self.particles])
+
+    @property
+    def levelled(self) -> NDArray[np.float64]:
+        """The log weights by which particles are compared: where rejection lets them advance by
+        unequal lengths, those that they would have at equal progress."""
+        if self.settings.verified == 0 or self.settings.resample == "sync":
+            return self.log_weights
+        drawn = np.array([np.nan if p.generation is None else p.drawn for p in self.particles])
+        pace = self.increments / max(self.increment_tokens, 1)
+        return at_equal_progress(self.log_weights, drawn, pace)
 
     @property
     def all_dead(self) -> bool:
@@ -355,7 +372,7 @@ class Run:
 
     @property
     def ess(self) -> float:
-        return effective_sample_size(self.log_weights)
+        return effective_sample_size(self.levelled)
 
     def _reset_round(self) -> None:
         self.draws = [0] * len(self.particles)

@@ -295,7 +295,12 @@ def reweight(engine: EngineInterface, blocks: Sequence[Block], scores: Sequence[
             events.append(scored.bonus)
             generation.log_ps += scored.bonus_log_p
             generation.push(scored.bonus)
-        run.round_tokens[block.slot].extend(event for event in events if event < size)
+        tokens = [event for event in events if event < size]
+        run.round_tokens[block.slot].extend(tokens)
+        particle.drawn += len(tokens)
+        if increment > -np.inf:
+            run.increments += increment
+            run.increment_tokens += len(events)
         run.charge(particle, -np.inf if generation.dead else increment, host.source_of(particle))
         if particle.running and scored.bonus is not None and scored.bonus < size:
             if block.room:
@@ -475,19 +480,23 @@ def end_round(run: Run) -> None:
 
 def resample(run: Run) -> None:
     """Test the effective sample size; where it is low, replace the population by forks of
-    ancestors drawn by weight, all of the mean weight. Closes the round."""
+    ancestors drawn by weight, all of the mean weight. Closes the round.
+
+    Where weights are compared at equal progress, each particle keeps what its own differs by.
+    """
     began = time.perf_counter()
     settings, ess, n = run.settings, run.ess, len(run.particles)
     low = settings.ess_threshold >= 1 or ess < settings.ess_threshold * n
     ancestors = None
     if low and not run.all_dead:
-        log_mean = log_evidence(run.log_weights)
+        levelled = run.levelled
+        log_mean = log_evidence(levelled)
         uniforms = run.stream(0, "resample").uniform
-        weights = normalised(run.log_weights)
-        ancestors = SCHEMES[settings.resampling](weights, uniforms).tolist()
+        ancestors = SCHEMES[settings.resampling](normalised(levelled), uniforms).tolist()
+        ahead = run.log_weights[ancestors] - levelled[ancestors]
         run.replace(ancestors)
-        for particle in run.particles:
-            particle.log_weight = log_mean
+        for particle, difference in zip(run.particles, ahead.tolist(), strict=True):
+            particle.log_weight = log_mean + difference
     run.phase_seconds["resample"] = time.perf_counter() - began
     run.close_round(ancestors, ess)
 

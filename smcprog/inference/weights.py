@@ -75,3 +75,24 @@ def zero_under_negative(lm: LM) -> WeightError:
         "exponent makes its weight infinite; do not truncate it by top_p or top_k, or mask the "
         "event by a constraint"
     )
+
+
+def at_equal_progress(
+    log_w: NDArray[np.float64], drawn: NDArray[np.float64], pace: float
+) -> NDArray[np.float64]:
+    """What the log weights of particles would be, had they all drawn equally many tokens.
+
+    Where a token moves the log weight by ``pace`` on average, a particle that is ahead of others
+    would lose (or win) against them by its progress alone. Ancestors are drawn by these weights,
+    and what they differ by from the true ones stays with the particle, so that the target does not
+    change (DESIGN section 3; an auxiliary weight as of Pitt and Shephard 1999).
+
+    Args:
+        log_w: float64[N].
+        drawn: float64[N], tokens drawn so far; NaN for a particle that draws no more.
+        pace: nats a token.
+    """
+    if np.isnan(drawn).all():
+        return log_w
+    ahead = np.nan_to_num(drawn - np.nanmean(drawn))
+    return log_w - pace * ahead

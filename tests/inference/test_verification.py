@@ -5,6 +5,7 @@ import pytest
 
 from smcprog import EOS, LEAVE, gen, lm, regex, smc_program
 from smcprog.inference.exact import enumerate_traces
+from smcprog.inference.weights import at_equal_progress
 from tests.inference import tables
 from tests.inference.programs import PROGRAMS, CountOf, one
 from tests.inference.test_contexts import after
@@ -69,6 +70,44 @@ def test_rejection_has_no_proposal_variance():
     posterior = engine.run(one(1.0, (), None, 6), particles=64, verify="reject", seed=3)
     np.testing.assert_allclose(posterior.log_weights, 0.0, atol=1e-12)
     assert posterior.unique_roots == 64
+
+
+@smc_program
+def letters():
+    return str(gen(regex("[ab]{12}")))
+
+
+def test_particles_of_unequal_lengths_are_compared_at_equal_progress():
+    """A particle that a rejection holds up is not heavier for it: nothing is resampled where every
+    text has the same weight in the end. Half of the mass is masked at each step, whatever the
+    text, so that every Z_t is 1/2."""
+    engine = tables.TabularEngine(
+        ["a", "b", "c"], lambda context: [0.3, 0.2, 0.3, 0.2], lambda context: [0.1, 0.4, 0.4, 0.1]
+    )
+    posterior = engine.run(letters(), particles=32, block=4, verify="reject", seed=0)
+    lengths = {sum(len(r.tokens[i]) for r in posterior.rounds[:2]) for i in range(32)}
+    assert len(lengths) > 2
+    assert posterior.stats.resamplings == 0
+    np.testing.assert_allclose(posterior.log_weights, 12 * np.log(0.5))
+
+
+def test_weights_at_equal_progress():
+    log_w = np.array([0.0, -2.0, -5.0, -np.inf])
+    drawn = np.array([1.0, 3.0, np.nan, np.nan])
+    np.testing.assert_allclose(at_equal_progress(log_w, drawn, -1.0), [-1.0, -1.0, -5.0, -np.inf])
+    np.testing.assert_array_equal(at_equal_progress(log_w, drawn * np.nan, -1.0), log_w)
+
+
+@smc_program
+def unlike():
+    """Steps of unlike normalisers, so that equal progress is not equal weight."""
+    first = str(gen(regex("(a|bb|ab)*"), max_tokens=4))
+    return first + str(gen(lm**2, regex("[ab]{1,3}"), stop=EOS, max_tokens=3))
+
+
+@pytest.mark.filterwarnings("ignore:.*the constraint accepts everywhere")
+def test_resampling_at_equal_progress_is_proper():
+    check_by_monte_carlo(unlike(), particles=4, block=2, verify="reject", ess_threshold=0.9)
 
 
 @smc_program
