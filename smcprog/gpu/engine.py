@@ -147,6 +147,12 @@ class Engine(Runner):
 
     # Rows
 
+    def has_room(self, lengths: Sequence[int]) -> bool:
+        """Whether rows of these lengths fit with nothing shared, were there no others: always
+        where ``kv_tokens`` fixed no number."""
+        pages = sum(-(-length // PAGE_SIZE) for length in lengths)
+        return self._pool.limit is None or pages <= self._pool.limit
+
     def open(self, token_ids: Sequence[int]) -> PagedRow:
         """A new row. Raises KVPoolError, ContextLengthError."""
         self._check_length(len(token_ids))

@@ -224,6 +224,10 @@ class EngineInterface(Protocol):
         """The longest context of the models, tokens; None for no limit."""
         ...
 
+    def has_room(self, lengths: Sequence[int]) -> bool:
+        """Whether rows of these lengths fit with nothing shared, were there no others."""
+        ...
+
     def open(self, token_ids: Sequence[int]) -> Row:
         """A new row with these tokens."""
         ...

@@ -260,6 +260,11 @@ class Run:
         limit = self.engine.context_limit
         return self.settings.max_tokens if limit is None else min(self.settings.max_tokens, limit)
 
+    @property
+    def longest_contexts(self) -> list[int]:
+        """The most tokens that each particle's own context could come to hold."""
+        return [self.context_limit] * len(self.particles)
+
     def stream(self, slot: int, purpose: Purpose) -> Stream:
         """The random numbers of a slot in the present round."""
         return self.random.stream(self.round, slot, purpose)

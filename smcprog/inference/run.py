@@ -24,8 +24,8 @@ from smcprog.inference.smc import run_rounds
 class RunSettings(TypedDict, total=False):
     """The settings of `Runner.run`, for its overloads."""
 
-    particles: int
-    block: int | None
+    particles: int | Sequence[int]
+    block: int | None | Sequence[int | None]
     verify: Literal["weight", "reject"] | int
     ess_threshold: float
     resampling: str
@@ -62,8 +62,8 @@ class Runner:
         self: EngineInterface,
         program_call: BoundProgram | Sequence[BoundProgram],
         *,
-        particles: int = 16,
-        block: int | None = None,
+        particles: int | Sequence[int] = 16,
+        block: int | None | Sequence[int | None] = None,
         verify: Literal["weight", "reject"] | int = "weight",
         ess_threshold: float = 0.5,
         resampling: str = "systematic",
@@ -82,9 +82,12 @@ class Runner:
         Args:
             program_call: ``program(arguments)``, or a list of them to run together: then a list
                 of posteriors comes back, and run i is what ``seed=posterior.seed`` gives alone (up
-                to the rounding of the models' passes).
-            particles: N.
-            block: K, the tokens drafted a round. None is 4 with a draft and 0 without.
+                to the rounding of the models' passes). Runs enter in the order of the list, as
+                others leave: where ``kv_tokens`` is fixed, when all that their particles could
+                come to hold fits.
+            particles: N; for a list of program calls also a list, one for each.
+            block: K, the tokens drafted a round; also a list. None is 4 with a draft and 0
+                without.
             verify: how drafted tokens become a weighted extension (DESIGN section 3): "weight" is
                 SMC-SD, "reject" lossless speculative sampling, and an integer j rejects over the
                 first j drafted tokens of a block and weights the rest.
@@ -125,17 +128,25 @@ class Runner:
             check_call(call)
         if on_dead not in ("raise", "return"):
             raise ValueError(f'on_dead={on_dead!r}: say "raise" or "return"')
-        settings = check_settings(
-            particles,
-            block,
-            verify,
-            ess_threshold,
-            resampling,
-            resample,
-            draft_temperature,
-            max_tokens,
-            self.has_draft,
-        )
+        number = len(calls) if several else None
+        settings = [
+            check_settings(
+                n,
+                k,
+                verify,
+                ess_threshold,
+                resampling,
+                resample,
+                draft_temperature,
+                max_tokens,
+                self.has_draft,
+            )
+            for n, k in zip(
+                for_each("particles", particles, number),
+                for_each("block", block, number),
+                strict=True,
+            )
+        ]
         seed = secrets.randbits(63) if seed is None else check_seed(seed)
         seeds = [fold(seed, i) for i in range(len(calls))] if several else [seed]
         posteriors = run_calls(
@@ -155,7 +166,7 @@ class Runner:
 def run_calls(
     engine: EngineInterface,
     calls: Sequence[BoundProgram],
-    settings: Settings,
+    settings: Sequence[Settings],
     seeds: Sequence[int],
     sources: Sequence[RandomSource],
     progress: bool = False,
@@ -165,13 +176,13 @@ def run_calls(
     runs = [
         Run(
             call=call,
-            settings=settings,
+            settings=chosen,
             seed=seed,
             random=source,
-            particles=[Particle(Process(call), root=slot) for slot in range(settings.particles)],
+            particles=[Particle(Process(call), root=slot) for slot in range(chosen.particles)],
             engine=engine,
         )
-        for call, seed, source in zip(calls, seeds, sources, strict=True)
+        for call, chosen, seed, source in zip(calls, settings, seeds, sources, strict=True)
     ]
     with tqdm(disable=not progress, unit="tok", desc="smcprog") as bar:
         run_rounds(engine, runs, bar_update(bar) if progress else None)
@@ -249,6 +260,16 @@ def check_seed(seed: object) -> int:
     if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**128:
         raise ValueError(f"seed={seed!r}: a seed is an integer from 0 to 2**128 - 1")
     return int(seed)
+
+
+def for_each(name: str, value: Any, number: int | None) -> Sequence[Any]:
+    """A setting of each of ``number`` program calls; None for a single one."""
+    if not isinstance(value, list | tuple):
+        return [value] * (1 if number is None else number)
+    if len(value) != number:
+        calls = "one program call" if number is None else f"{number} program calls"
+        raise ValueError(f"{name}={value!r}: {len(value)} values for {calls}")
+    return value
 
 
 def check_settings(

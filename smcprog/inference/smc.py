@@ -18,7 +18,7 @@ proposal. (DESIGN sections 2 and 3; Del Moral, Doucet and Jasra 2006; arXiv 2604
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,20 +47,26 @@ from smcprog.inference.weights import log_evidence, log_power, normalised
 from smcprog.potentials.base import Stage, TextPotential
 from smcprog.text import Text
 
+MOST_PARTICLES = 1024
+"""How many particles are in flight together: more rows make no pass cheaper by the token."""
+
 
 def run_rounds(
     engine: EngineInterface,
     runs: Sequence[Run],
     on_round: Callable[[Run, RoundRecord], None] | None = None,
 ) -> None:
-    """Carry runs to their end. Their populations change in place; all token contexts are freed."""
+    """Carry runs to their end. Their populations change in place; all token contexts are freed.
+
+    Runs enter in their order, as soon as there is room for them, and leave when they are over.
+    """
+    waiting = deque(runs)
+    in_flight: list[Run] = []
     try:
-        with timed(runs, "host"):
-            advance(engine, runs)
-        for run in runs:
-            if run.over:
-                end_round(run)
-        while in_flight := [run for run in runs if not run.over]:
+        while waiting or in_flight:
+            in_flight += enter(engine, waiting, in_flight)
+            if not in_flight:
+                continue
             with timed(in_flight, "draft"):
                 blocks = draft(engine, in_flight)
             with timed(in_flight, "score"):
@@ -72,9 +78,37 @@ def run_rounds(
                 end_round(run)
                 if on_round is not None:
                     on_round(run, run.records[-1])
+            in_flight = [run for run in in_flight if not run.over]
     finally:
         for run in runs:
             run.abandon()
+
+
+# 0. Admission
+
+
+def enter(engine: EngineInterface, waiting: deque[Run], in_flight: Sequence[Run]) -> list[Run]:
+    """Take the runs that have room beside those in flight off the queue, first come, first
+    served, and run their host code to its first `gen`; returns those that are not over by then.
+
+    Room is for `MOST_PARTICLES`, and in a fixed KV pool for all that the particles' own contexts
+    could come to hold without sharing. A run that needs more than there is at all enters alone.
+    """
+    entered: list[Run] = []
+    lengths = [length for run in in_flight for length in run.longest_contexts]
+    while waiting:
+        lengths += waiting[0].longest_contexts
+        fits = len(lengths) <= MOST_PARTICLES and engine.has_room(lengths)
+        if not fits and (in_flight or entered):
+            break
+        entered.append(waiting.popleft())
+    if entered:
+        with timed(entered, "host"):
+            advance(engine, entered)
+        for run in entered:
+            if run.over:
+                end_round(run)
+    return [run for run in entered if not run.over]
 
 
 # 1. Draft

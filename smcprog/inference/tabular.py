@@ -144,6 +144,9 @@ class TabularEngine(Runner):
 
     # Rows
 
+    def has_room(self, lengths: Sequence[int]) -> bool:
+        return True
+
     def open(self, token_ids: Sequence[int]) -> TabularRow:
         row = TabularRow(list(token_ids))
         self._check_length(row)

@@ -28,6 +28,7 @@ from smcprog import (
     smc_program,
     special,
 )
+from smcprog.gpu.model import CausalLM
 from smcprog.inference.exact import enumerate_traces
 from tests.gpu import tiny
 
@@ -311,3 +312,43 @@ def test_a_model_of_another_vocabulary():
     other = (tiny.causal_lm(seed=7), tiny.tokenizer(280))
     with pytest.raises(VocabularyError, match=r"model\(LlamaForCausalLM\) and the target have"):
         tiny_engine().run(experts(model(other)), particles=2)
+
+
+@smc_program
+def continued(text):
+    prompt("the cat sat on the mat and the dog sat on the cat and " * 3, text)
+    return str(gen(stop=(), max_tokens=12))
+
+
+def test_runs_wait_for_pages():
+    """Six runs of 4 particles in a pool that holds two of them at their longest."""
+    texts = ["one", "two", "three", "four", "five", "six"]
+    settings = {"particles": 4, "block": 2, "max_tokens": 96, "seed": 0}
+    calls = [continued(text) for text in texts]
+    free = tiny_engine(dtype=torch.float64).run(calls, **settings)
+    models = [tiny.causal_lm(seed=seed).double() for seed in (0, 1)]
+    for one in models:
+        one.generation_config.eos_token_id = [0, 1]
+    pair = [(one, tiny.tokenizer()) for one in models]
+    crowded = Engine(*pair, dtype=torch.float64, kv_tokens=2 * 4 * 96)
+    for ours, theirs in zip(crowded.run(calls, **settings), free, strict=True):
+        np.testing.assert_allclose(ours.log_weights, theirs.log_weights, atol=1e-9)
+        assert ours.values == theirs.values
+    assert not crowded._pool.pages
+
+
+def test_a_prompt_of_several_programs_is_read_once(monkeypatch):
+    fed = []
+    forward = CausalLM._forward
+
+    def counted(model, parts):
+        fed.append(sum(part.end - part.start for part in parts))
+        return forward(model, parts)
+
+    engine = tiny_engine(seeds=(0,))
+    monkeypatch.setattr(CausalLM, "_forward", counted)
+    posteriors = engine.run([continued("")] * 5, particles=2, seed=0)
+    prompted = posteriors[0].stats.unshared_kv_tokens // 2 - 11
+    full = prompted // 16 * 16  # each row has the page that is not full to itself
+    assert full > 0
+    assert fed[0] == full + 10 * (prompted - full)

@@ -29,7 +29,7 @@ def expected_weights(call, engine, block, **settings) -> Exact:
     checked = check_settings(particles=1, block=block, has_draft=engine.has_draft, **arguments)
 
     def once(branches):
-        (posterior,) = run_calls(engine, [call], checked, [0], [branches])
+        (posterior,) = run_calls(engine, [call], [checked], [0], [branches])
         if not posterior.values:
             return None, 0.0
         return posterior.values[0], float(np.exp(posterior.log_weights[0]))
