@@ -60,8 +60,12 @@ class Plan:
         """Every statement in source order, those of inlined programs at their call."""
         return tuple(_statements(self.children))
 
-    def explain(self) -> str:
+    def explain(self, costs: object | None = None) -> str:
         """Each statement with its source line, the control flow around it, and its potentials.
+
+        Args:
+            costs: what `Engine.roofline` returns, to add what rounds cost on that machine and the
+                speed-up that this predicts.
 
         >>> @smc_program
         ... def twice():
@@ -80,6 +84,8 @@ class Plan:
         seen: set[tuple[str, int]] = set()
         for child in self.children:
             lines += _rendered(child, 0, seen)
+        if costs is not None:
+            lines += ["", str(costs)]
         return "\n".join(lines)
 
     def __str__(self) -> str:

@@ -161,7 +161,7 @@ def begin_gen(run: Run, particle: Particle, request: Gen) -> None:
     if generation.dead:
         run.charge(particle, -np.inf, source_of(particle))
     else:
-        drafting = run.engine.has_draft and run.settings.block > 0
+        drafting = run.engine.has_draft and run.block > 0
         particle.context.open_beside(run.engine, request, drafting)
 
 

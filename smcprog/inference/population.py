@@ -22,13 +22,15 @@ from smcprog.inference.context import TokenContext
 from smcprog.inference.generation import Generation
 from smcprog.inference.interface import EngineInterface, Row, Stream
 from smcprog.inference.randomness import Purpose, RandomSource
+from smcprog.inference.roofline import DraftRecord, Roofline
 from smcprog.inference.weights import at_equal_progress, effective_sample_size
 
 
 @dataclass(frozen=True)
 class Settings:
     """How a run is made: the arguments of `Engine.run`, checked. ``verified`` is how many drafted
-    events of a block stand by rejection; the others are weighted."""
+    events of a block stand by rejection; the others are weighted. With ``costs``, ``block`` is
+    where K begins, and the run chooses it by them from then on."""
 
     particles: int
     block: int
@@ -38,6 +40,7 @@ class Settings:
     resample: Literal["round", "sync"]
     draft_temperature: float | None
     max_tokens: int
+    costs: Roofline | None = None
 
 
 @dataclass(frozen=True)
@@ -201,8 +204,8 @@ class Run:
     (also that of the random numbers), ``drawing`` whether texts have been extended in it,
     ``draws`` how many `draw` statements each slot has made in
     it, and ``phase_seconds`` and ``round_tokens`` collect what the round's record will show.
-    ``increments`` adds up what blocks have moved the log weights by, and ``increment_tokens`` the
-    tokens in them.
+    ``block`` is the present K, and ``draft_record`` what it may be chosen by. ``increments`` adds
+    up what blocks have moved the log weights by, and ``increment_tokens`` the tokens in them.
     """
 
     call: BoundProgram
@@ -219,6 +222,8 @@ class Run:
     draws: list[int] = field(default_factory=list)
     round_tokens: list[list[int]] = field(default_factory=list)
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    block: int = 0
+    draft_record: DraftRecord = field(default_factory=DraftRecord)
     increments: float = 0.0
     increment_tokens: int = 0
     drafted_tokens: int = 0
@@ -230,6 +235,7 @@ class Run:
     kv_tokens_copied: int = 0
 
     def __post_init__(self) -> None:
+        self.block = self.settings.block
         self._reset_round()
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self, TypedDict, Unpack, overload
+from typing import Any, Literal, Self, TypedDict, Unpack, cast, overload
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -18,14 +18,18 @@ from smcprog.inference.population import Particle, RoundRecord, Run, Settings
 from smcprog.inference.posterior import Posterior, Stats
 from smcprog.inference.randomness import Philox, RandomSource, fold
 from smcprog.inference.resampling import SCHEMES
+from smcprog.inference.roofline import FIRST_BLOCK, MOST_BLOCK, Roofline, measure
 from smcprog.inference.smc import run_rounds
+
+Block = int | Literal["auto"] | None
+"""What `Runner.run` takes as ``block``."""
 
 
 class RunSettings(TypedDict, total=False):
     """The settings of `Runner.run`, for its overloads."""
 
     particles: int | Sequence[int]
-    block: int | None | Sequence[int | None]
+    block: Block | Sequence[Block]
     verify: Literal["weight", "reject"] | int
     ess_threshold: float
     resampling: str
@@ -44,8 +48,30 @@ class Runner:
     the other arguments.
     """
 
+    _roofline: Roofline | None = None
+
     def __deepcopy__(self, memo: object) -> Self:
         return self
+
+    def roofline(self, context: int | None = None) -> Roofline:
+        """What draft steps and target passes cost on this machine, by their rows.
+
+        Measured once, in some twenty passes; with ``context``, the tokens of context to measure
+        at, anew (default 256, or half of what the models read if that is less).
+
+        Raises:
+            KVPoolError, ContextLengthError: if the engine has no room for that.
+
+        >>> costs = engine.roofline(context=16)
+        >>> costs.speedup(particles=4, block=4) > 0
+        True
+        """
+        if self._roofline is None or context is not None:
+            engine = cast(EngineInterface, self)
+            limit = engine.context_limit
+            default = 256 if limit is None else min(256, limit // 2)
+            self._roofline = measure(engine, default if context is None else context)
+        return self._roofline
 
     @overload
     def run(
@@ -63,7 +89,7 @@ class Runner:
         program_call: BoundProgram | Sequence[BoundProgram],
         *,
         particles: int | Sequence[int] = 16,
-        block: int | None | Sequence[int | None] = None,
+        block: Block | Sequence[Block] = None,
         verify: Literal["weight", "reject"] | int = "weight",
         ess_threshold: float = 0.5,
         resampling: str = "systematic",
@@ -87,7 +113,10 @@ class Runner:
                 come to hold fits.
             particles: N; for a list of program calls also a list, one for each.
             block: K, the tokens drafted a round; also a list. None is 4 with a draft and 0
-                without.
+                without. "auto" begins with that and then takes the K of most effective tokens a
+                second, by the costs of `roofline` (measured when it is first asked for) and what
+                the run has seen of its draft. The target is the same, but since costs are
+                measured, a seed does not repeat such a run.
             verify: how drafted tokens become a weighted extension (DESIGN section 3): "weight" is
                 SMC-SD, "reject" lossless speculative sampling, and an integer j rejects over the
                 first j drafted tokens of a block and weights the rest.
@@ -129,6 +158,8 @@ class Runner:
         if on_dead not in ("raise", "return"):
             raise ValueError(f'on_dead={on_dead!r}: say "raise" or "return"')
         number = len(calls) if several else None
+        blocks = for_each("block", block, number)
+        costs = cast(Runner, self).roofline() if self.has_draft and "auto" in blocks else None
         settings = [
             check_settings(
                 n,
@@ -140,12 +171,9 @@ class Runner:
                 draft_temperature,
                 max_tokens,
                 self.has_draft,
+                costs,
             )
-            for n, k in zip(
-                for_each("particles", particles, number),
-                for_each("block", block, number),
-                strict=True,
-            )
+            for n, k in zip(for_each("particles", particles, number), blocks, strict=True)
         ]
         seed = secrets.randbits(63) if seed is None else check_seed(seed)
         seeds = [fold(seed, i) for i in range(len(calls))] if several else [seed]
@@ -274,7 +302,7 @@ def for_each(name: str, value: Any, number: int | None) -> Sequence[Any]:
 
 def check_settings(
     particles: int,
-    block: int | None,
+    block: Block,
     verify: Literal["weight", "reject"] | int,
     ess_threshold: float,
     resampling: str,
@@ -282,16 +310,19 @@ def check_settings(
     draft_temperature: float | None,
     max_tokens: int,
     has_draft: bool,
+    costs: Roofline | None = None,
 ) -> Settings:
     """The settings of a run, checked.
 
     Raises:
         ValueError: naming the setting, its value, and what it may be.
     """
-    if block is None:
-        block = 4 if has_draft else 0
     particles = checked_integer("particles", particles, 1)
+    adapts = block == "auto" and has_draft
+    if block is None or block == "auto":
+        block = FIRST_BLOCK if has_draft else 0
     block = checked_integer("block", block, 0)
+    most = MOST_BLOCK if adapts else block
     max_tokens = checked_integer("max_tokens", max_tokens, 1)
     if block and not has_draft:
         raise ValueError(
@@ -307,14 +338,14 @@ def check_settings(
     if verify == "weight":
         verified = 0
     elif verify == "reject":
-        verified = block
+        verified = most
     elif isinstance(verify, int | np.integer) and not isinstance(verify, bool) and verify >= 0:
-        verified = min(int(verify), block)
+        verified = min(int(verify), most)
     else:
         raise ValueError(f'verify={verify!r}: say "weight", "reject", or an integer of at least 0')
     if draft_temperature is not None and not 0 <= draft_temperature < np.inf:
         raise ValueError(f"draft_temperature={draft_temperature!r}: it is finite and at least 0")
-    if draft_temperature == 0 and verified < block:
+    if draft_temperature == 0 and verified < most:
         raise ValueError(
             "draft_temperature=0 proposes one token only, and a weighted draft has to cover the "
             'target: take a positive one, or verify="reject"'
@@ -328,6 +359,7 @@ def check_settings(
         resample,
         draft_temperature,
         max_tokens,
+        costs if adapts else None,
     )
 
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smcprog.dsl.requests import LogProb, Observe, Sync
 from smcprog.errors import WeightError
@@ -76,6 +77,7 @@ def run_rounds(
                 advance(engine, in_flight)
             for run in in_flight:
                 end_round(run)
+                choose_block(run, in_flight)
                 if on_round is not None:
                     on_round(run, run.records[-1])
             in_flight = [run for run in in_flight if not run.over]
@@ -184,7 +186,7 @@ def draft(engine: EngineInterface, runs: Sequence[Run]) -> list[Block]:
     drafting = [
         block
         for block in blocks
-        if block.run.settings.block
+        if block.run.block
         and not block.generation.ended
         and block.room > 0
         and block.draft_row is not None
@@ -262,7 +264,7 @@ def extension(block: Block) -> Extension:
     room = block.room if limit is None else min(block.room, limit - row.length)
     return Extension(
         row=row,
-        steps=min(settings.block, block.generation.budget, room),
+        steps=min(block.run.block, block.generation.budget, room),
         temperature=lms[0].temperature,
         draft_temperature=1 / sharpness if temperature is None else temperature,
         stream=block.stream("draft"),
@@ -321,6 +323,7 @@ def reweight(engine: EngineInterface, blocks: Sequence[Block], scores: Sequence[
         log_p = scored.log_p[:, : scored.kept]
         increments = log_power(log_p, generation.request.potential.lms)
         increments -= block.log_q[: scored.kept]
+        note_draft(block, increments, scored.kept)
         increments[block.verified] = 0.0  # their factor is Z_t, which is in log_z
         increment = float(np.sum(increments)) + scored.log_z
         generation.log_ps += log_p.sum(axis=1)
@@ -345,6 +348,25 @@ def reweight(engine: EngineInterface, blocks: Sequence[Block], scores: Sequence[
             run.charge(particle, guide - generation.log_psi, host.source_of(particle))
             generation.log_psi = guide
     charge_potentials([(b.run, b.particle) for b in blocks], "block")
+
+
+def note_draft(block: Block, increments: NDArray[np.float64], kept: int) -> None:
+    """Note how the drafted events of a block did: log weights of those that are weighted, and how
+    many of the others stand."""
+    record, verified = block.run.draft_record, block.verified
+    record.weigh(increments[verified.stop :])
+    record.accepted += min(kept, verified.stop) - verified.start
+    record.rejected += kept < verified.stop
+
+
+def choose_block(run: Run, in_flight: Sequence[Run]) -> None:
+    """Choose K by what the draft costs and how it has done so far, where that is asked for."""
+    settings, record = run.settings, run.draft_record
+    if settings.costs is not None and record.enough:
+        rows = sum(len(other.particles) for other in in_flight)
+        run.block = settings.costs.best_block(
+            rows, lambda block: record.quality(block, settings.verified)
+        )
 
 
 def roll_back(engine: EngineInterface, block: Block, kept: int) -> Generation:
