@@ -30,13 +30,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
-# genlm-control is large, and only the tests need it.
+# genlm-control and Triton are large, and only the tests need them (Triton's interpreter on a CPU).
 $(VENV)/.installed-genlm: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,genlm]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,genlm,triton]"
 	touch $@
 
 $(VENV)/.installed-slow: $(VENV)/.installed-genlm
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,genlm,slow]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,genlm,triton,slow]"
 	touch $@
 
 clean:

@@ -1,11 +1,20 @@
 """What all tests share: hypothesis's profile, and what the examples in docstrings may use."""
 
+import os
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 
 import smcprog
+
+# Triton reads this when it is imported, which transformers does.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+if find_spec("triton") is None:
+    collect_ignore_glob = ["smcprog/gpu/triton/*"]
 
 # The same examples in every run, however slow the machine: a failure is the code's.
 settings.register_profile("repeatable", derandomize=True, deadline=None)

@@ -98,7 +98,8 @@ def main() -> None:
     table = Table("N", "K", "bare forwards, ms", "round, ms", "ratio (min-max)")
     for particles in (4, 8):
         context = options.prompt + options.tokens // 2
-        step, score = bare(draft, particles, 1, context), bare(target, particles, block + 1, context)
+        step = bare(draft, particles, 1, context)
+        score = bare(target, particles, block + 1, context)
         pairs = []
         for _ in range(options.repeats + 1):
             ours = median(rounds(engine, text, particles, block, options.tokens))

@@ -1,7 +1,7 @@
 """Attention over pages, as an attention implementation of transformers.
 
-A forward pass carries the tokens of many rows laid end to end. In each layer `AttentionPass` writes
-this pass's keys and values into their page slots and then lets every row's queries attend to the
+A forward pass carries the tokens of many rows laid end to end. In each layer the pass writes
+its keys and values into their page slots and then lets every row's queries attend to the
 row's own pages, causally by position: to what several rows share together, to the rest row by row,
 merged by their log-sum-exps (Juravsky et al. 2024, "Hydragen"; Dao et al. 2023, "Flash-Decoding").
 What is the same for all layers (slots, masks) is built once a pass; the pass in progress is the one
@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from smcprog.errors import ModelError
+from smcprog.gpu.kernels import kernels_serve
 from smcprog.gpu.kv_cache import PAD_PAGE, KVStore
 from smcprog.gpu.sharing import Span, Trunk, shared
 
@@ -38,7 +39,7 @@ Ints = NDArray[np.int64]
 
 
 class Attending(Protocol):
-    """What the attention function asks of the pass in progress."""
+    """What the attention function asks of a pass: to write its keys and values, and attend."""
 
     def attend(
         self,
@@ -98,7 +99,7 @@ def register() -> None:
     AttentionInterface.register(NAME, paged_attention)
 
 
-class AttentionPass:
+def attention_pass(store: KVStore, spans: Sequence[Span], write_slots: Tensor) -> Attending:
     """One forward pass: where its keys and values go, and what its queries see.
 
     Args:
@@ -106,6 +107,46 @@ class AttentionPass:
         spans: the rows' parts, in packed order.
         write_slots: int64[T], a flat slot (page * page_size + offset) for each packed token.
     """
+    chosen = KernelPass if kernels_serve(store.keys) else AttentionPass
+    return chosen(store, spans, write_slots)
+
+
+class KernelPass:
+    """A pass by the Triton kernels: see `attention_pass`."""
+
+    def __init__(self, store: KVStore, spans: Sequence[Span], write_slots: Tensor) -> None:
+        self._store = store
+        self._spans = spans
+        self._write_slots = write_slots
+        self._plan: Any = None
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        from smcprog.gpu.triton import attention as kernels
+
+        keys, values = self._store.keys[layer], self._store.values[layer]
+        keys.flatten(0, 1).index_copy_(0, self._write_slots, key[0].transpose(0, 1))
+        values.flatten(0, 1).index_copy_(0, self._write_slots, value[0].transpose(0, 1))
+        packed = query[0].transpose(0, 1)
+        if self._plan is None:
+            page_size, kv_heads = keys.shape[1:3]
+            trunks, _ = shared(self._spans, page_size)
+            self._plan = kernels.plan(
+                self._spans, packed.shape[1], kv_heads, page_size, packed.device, trunks
+            )
+        return kernels.attend(packed, keys, values, self._plan, scale, window, softcap)[None]
+
+
+class AttentionPass:
+    """A pass by PyTorch's own attention: see `attention_pass`."""
 
     def __init__(self, store: KVStore, spans: Sequence[Span], write_slots: Tensor) -> None:
         self._keys = store.keys.flatten(1, 2)

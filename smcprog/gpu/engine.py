@@ -19,6 +19,7 @@ from torch import Tensor
 
 from smcprog.errors import ContextLengthError, ModelError
 from smcprog.gpu import loading
+from smcprog.gpu.kernels import kernels_serve
 from smcprog.gpu.kv_cache import PagedRow, PagePool, settle
 from smcprog.gpu.loading import ModelSource
 from smcprog.gpu.model import CausalLM, Feed
@@ -228,7 +229,7 @@ class Engine(Runner):
                 last[i] = event
                 drafted[i].events.append(event)
                 drafted[i].log_q.append(log_q)
-                if step <= extensions[i].verified:
+                if log_w is not None and step <= extensions[i].verified:
                     drafted[i].proposals.append(log_w[n].double() - log_total)
                 if event < self._size:
                     growing.append((extensions[i].row, event))
@@ -239,16 +240,24 @@ class Engine(Runner):
 
     def _draft_step(
         self, extensions: Sequence[Extension], spaces: Sequence[EventSpace], step: int
-    ) -> tuple[Draws, Tensor]:
-        """Draw one event for each row from q~(e) ~ q(e)^(T / T_d), and give its log weights."""
+    ) -> tuple[Draws, Tensor | None]:
+        """Draw one event for each row from q~(e) ~ q(e)^(T / T_d), and give its log weights where
+        they are to be verified."""
         feeds = [_last_position(extension.row) for extension in extensions]
-        logits = torch.cat(list(self._run(DRAFT, feeds)))
-        logits = fit_width(checked(logits, "draft"), self._size)
-        temperature = _column([e.temperature for e in extensions], logits)
+        logits = fit_width(torch.cat(list(self._run(DRAFT, feeds))), self._size)
+        table = self._tables[DRAFT]
         greedy = [i for i, e in enumerate(extensions) if e.draft_temperature == 0]
-        power = _column([e.temperature / (e.draft_temperature or 1) for e in extensions], logits)
+        verified = any(step < e.verified for e in extensions)
+        temperature = _doubles([e.temperature for e in extensions], logits.device)
+        power = [e.temperature / (e.draft_temperature or 1) for e in extensions]
+        if kernels_serve(logits) and not greedy and not verified:
+            bits = [extension.stream.bits(step) for extension in extensions]
+            powers = _doubles(power, logits.device)
+            return table.sample(logits, spaces, temperature, powers, bits, "draft"), None
+        logits = checked(logits, "draft")
         # q's own normaliser is the same for all events, so q~ needs no softmax before its own.
-        log_w = self._tables[DRAFT].collapse(logits / temperature, spaces).mul_(power)
+        log_w = table.collapse(logits / temperature.to(logits)[:, None], spaces)
+        log_w *= _doubles(power, logits.device).to(logits)[:, None]
         if greedy:
             log_w[greedy] = most_probable(log_w[greedy])
         uniforms = [extension.stream.uniform(step) for extension in extensions]
@@ -540,10 +549,6 @@ def _last_position(row: Row) -> Feed:
     if row.length == 0:
         raise ValueError("a row without context cannot be extended: open it with a BOS token")
     return Feed(_paged(row), row.length - 1, row.length)
-
-
-def _column(values: Sequence[float], like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None]
 
 
 def _doubles(values: Sequence[float], device: torch.device) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from smcprog.errors import ModelError
-from smcprog.gpu.attention import NAME, AttentionPass, attending, register
+from smcprog.gpu.attention import NAME, attending, attention_pass, register
 from smcprog.gpu.kv_cache import SCRATCH_PAGE, KVStore, Page, PagedRow, PagePool, settle
 from smcprog.gpu.sharing import Span
 
@@ -121,7 +121,7 @@ class CausalLM:
                 slots.append(page * size + position % size)
             keep += range(base + max(part.first - part.start, 0), len(ids))
             spans.append(Span(row.pages, part.start, part.end))
-        with attending(AttentionPass(self.store, spans, self._tensor(slots))), self._paged():
+        with attending(attention_pass(self.store, spans, self._tensor(slots))), self._paged():
             output = self._model(
                 input_ids=self._tensor(ids)[None],
                 position_ids=self._tensor(positions)[None],

@@ -2,7 +2,8 @@
 
 The events of a step are columns: token ids 0 .. V - 1, EOS at V, LEAVE at V + 1. Everything is
 computed in float32 whatever the model's dtype (float64 for a float64 model), on the same logits for
-drawing and for weighting. A draw is by inverse CDF in float64.
+drawing and for weighting. A draw is by inverse CDF in float64, or, for drafts on CUDA, by an
+exponential race (`smcprog.gpu.triton.sampling`).
 """
 
 from __future__ import annotations
@@ -32,11 +33,16 @@ def checked(logits: Tensor, model: str) -> Tensor:
     peak = wide.amax(-1)  # amax propagates NaN
     bad = int((~torch.isfinite(peak)).sum())
     if bad:
-        raise NaNLogitsError(
-            f"the {model} model returned NaN or infinite logits in {bad} of {len(logits)} rows; "
-            "if it runs in float16, try bfloat16 or float32"
-        )
+        raise nan_logits(model, bad, len(logits))
     return wide
+
+
+def nan_logits(model: str, bad: int, rows: int) -> NaNLogitsError:
+    """The error for logits that are no numbers."""
+    return NaNLogitsError(
+        f"the {model} model returned NaN or infinite logits in {bad} of {rows} rows; if it runs "
+        "in float16, try bfloat16 or float32"
+    )
 
 
 def fit_width(logits: Tensor, size: int) -> Tensor:
@@ -117,6 +123,40 @@ class EventTable:
             outside = log_w[chosen].masked_fill(inside, float("-inf"))
             events[chosen, size + 1] = torch.logsumexp(outside, dim=-1)
         return events
+
+    def sample(
+        self,
+        logits: Tensor,
+        spaces: Sequence[EventSpace],
+        temperature: Tensor,
+        power: Tensor,
+        bits: Sequence[int],
+        model: str,
+    ) -> Draws:
+        """Draw from q~(e) ~ q(e)^power by the Triton kernel, in one pass over logits [n, V].
+
+        Raises:
+            NaNLogitsError
+        """
+        from smcprog.gpu.triton import sampling as kernels
+
+        masks = [space.mask for space in spaces]
+        same = all(mask is masks[0] for mask in masks)
+        words = np.stack(masks[:1] if same else masks).view(np.int32)
+        draws = kernels.sample(
+            logits,
+            torch.from_numpy(words).to(self._device),
+            torch.tensor([space.eos for space in spaces], device=self._device),
+            torch.tensor([space.leave for space in spaces], device=self._device),
+            self._eos,
+            temperature,
+            power,
+            torch.from_numpy(np.array(bits, dtype=np.uint64).view(np.int64)).to(self._device),
+            torch.zeros(len(spaces), dtype=torch.int64, device=self._device),
+        )
+        if bad := int(torch.isnan(draws.log_total).sum()):
+            raise nan_logits(model, bad, len(logits))
+        return draws
 
     def _index(self, chosen: list[int], of: int) -> Tensor | slice:
         """An index of rows; a slice where it is all of them."""

@@ -43,6 +43,9 @@ class Branches:
     def uniform(self, counter: int) -> float:
         raise NotImplementedError("an enumeration has no uniforms")
 
+    def bits(self, counter: int) -> int:
+        raise NotImplementedError("an enumeration has no random bits")
+
     def choose(self, counter: int, probabilities: NDArray[np.float64]) -> int:
         index = self.pick([int(i) for i in np.flatnonzero(probabilities)])
         self.probability *= float(probabilities[index] / probabilities.sum())

@@ -53,6 +53,10 @@ class Stream(Protocol):
         """A uniform in [0, 1), the same for the same counter."""
         ...
 
+    def bits(self, counter: int) -> int:
+        """64 random bits, the same for the same counter: the key of a device's own stream."""
+        ...
+
     def choose(self, counter: int, probabilities: NDArray[np.float64]) -> int:
         """An index drawn in proportion to ``probabilities`` (unnormalised), by inverse CDF of
         ``uniform(counter)``."""

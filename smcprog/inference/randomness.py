@@ -50,9 +50,13 @@ class PhiloxStream:
     seed: int
     key: tuple[int, int, int]
 
+    def bits(self, counter: int) -> int:
+        """64 random bits."""
+        return _raw(self.seed, (counter, *self.key))
+
     def uniform(self, counter: int) -> float:
         """A double in [0, 1) with 53 random bits."""
-        return (_raw(self.seed, (counter, *self.key)) >> 11) * 2.0**-53
+        return (self.bits(counter) >> 11) * 2.0**-53
 
     def choose(self, counter: int, probabilities: NDArray[np.float64]) -> int:
         """An index in proportion to ``probabilities``, by inverse CDF."""
