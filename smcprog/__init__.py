@@ -10,6 +10,7 @@
 ['negative', 'positive']
 """
 
+from smcprog.distillation import DistillReport, distill
 from smcprog.dsl.program import BoundProgram, Program, smc_program
 from smcprog.dsl.statements import (
     aside,
@@ -42,6 +43,7 @@ from smcprog.errors import (
 from smcprog.gpu.engine import Engine
 from smcprog.inference.genlm import to_genlm
 from smcprog.inference.posterior import Posterior
+from smcprog.inference.roofline import Roofline
 from smcprog.inference.tabular import TabularEngine
 from smcprog.potentials.base import Constraint, Potential, TextPotential
 from smcprog.potentials.genlm import from_genlm
@@ -60,6 +62,7 @@ __all__ = [
     "Constraint",
     "ContextLengthError",
     "DeadPopulationError",
+    "DistillReport",
     "Engine",
     "GrammarError",
     "KVPoolError",
@@ -70,6 +73,7 @@ __all__ = [
     "PotentialError",
     "Program",
     "ProgramError",
+    "Roofline",
     "SmcprogError",
     "TabularEngine",
     "Text",
@@ -83,6 +87,7 @@ __all__ = [
     "choice",
     "condition",
     "context",
+    "distill",
     "draw",
     "factor",
     "from_genlm",

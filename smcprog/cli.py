@@ -1,4 +1,4 @@
-"""The command line: `smcprog demo` and `smcprog run`."""
+"""The command line: `smcprog demo`, `run`, `bench` and `distill`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from smcprog.distillation import DistillReport
 from smcprog.dsl.program import BoundProgram, Program
 from smcprog.errors import SmcprogError
 from smcprog.gpu.engine import Engine
@@ -25,6 +26,8 @@ EXAMPLES = """examples:
   smcprog demo
   smcprog run review.py:review --arg text="Great phone, bad battery" --particles 16 --seed 0
   smcprog run review.py:review --arg text="Fine" --target ./target --draft ./draft --json out.json
+  smcprog bench review.py:review --arg text="Fine" --target ./target --draft ./draft
+  smcprog distill --target ./target --layers 0,1,2,29 --out ./draft --minutes 60
 """
 
 
@@ -37,10 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     console = Console()
     try:
-        if options.command == "demo":
-            demo(console, options)
-        else:
-            run(console, options)
+        command = {"demo": demo, "run": run, "bench": bench, "distill": distill}
+        command[options.command](console, options)
     except UsageError as error:
         return complain(error, 2)
     except KeyboardInterrupt:
@@ -50,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         if isinstance(error, SmcprogError | ValueError | OSError):
             return complain(error, 1)
+        if options.command == "distill":
+            raise
         return complain(own_frames(error, Path(options.program.rpartition(":")[0])), 1)
     return 0
 
@@ -80,43 +83,103 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = root.add_subparsers(dest="command", required=True, metavar="demo | run")
+    commands = root.add_subparsers(
+        dest="command", required=True, metavar="demo | run | bench | distill"
+    )
     for name, about in (
         ("demo", "run the review program on the models that ship with the package"),
         ("run", "run a program of your own"),
+        ("bench", "measure what its rounds cost, and the speed-up over autoregressive decoding"),
     ):
         command = commands.add_parser(
             name, help=about, description=about[0].upper() + about[1:] + "."
         )
+        if name != "demo":
+            add_program(command)
         if name == "run":
-            command.add_argument("program", metavar="FILE.py:PROGRAM")
-            command.add_argument(
-                "--arg",
-                action="append",
-                default=[],
-                metavar="NAME=VALUE",
-                help="an argument of the program: text for a parameter annotated str, else JSON "
-                "where it reads as JSON",
-            )
-            command.add_argument("--target", help="path or hub name (default: the shipped pair)")
-            command.add_argument("--draft", help="path or hub name of the draft model")
-            command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
-            command.add_argument("--dtype", default="auto", help="auto, float32, bfloat16")
             command.add_argument("--json", type=Path, metavar="PATH", help="save the posterior")
-        particles = 128 if name == "demo" else 16
+        particles = {"demo": 128, "run": 16, "bench": 8}[name]
         command.add_argument(
             "--particles", type=int, default=particles, metavar="N", help=f"default {particles}"
         )
+        default = "default 2, 4 and 8 in turn" if name == "bench" else "default 4 with a draft"
         command.add_argument(
-            "--block", type=int, metavar="K", help="tokens drafted a round (default 4 with a draft)"
+            "--block", type=block_size, metavar="K", help=f"tokens drafted a round ({default})"
         )
         command.add_argument(
-            "--seed", type=int, default=0 if name == "demo" else None, help="of all random numbers"
+            "--seed", type=int, default=None if name == "run" else 0, help="of all random numbers"
         )
         command.add_argument("--debug", action="store_true", help="show tracebacks")
         if name == "demo":
             command.set_defaults(program="smcprog.demo:review")
+    add_distill(commands)
     return root
+
+
+def add_program(command: argparse.ArgumentParser) -> None:
+    """The options that say what to run, and on which models."""
+    command.add_argument("program", metavar="FILE.py:PROGRAM")
+    command.add_argument(
+        "--arg",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an argument of the program: text for a parameter annotated str, else JSON where it "
+        "reads as JSON",
+    )
+    command.add_argument("--target", help="path or hub name (default: the shipped pair)")
+    command.add_argument("--draft", help="path or hub name of the draft model")
+    command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
+    command.add_argument("--dtype", default="auto", help="auto, float32, bfloat16")
+
+
+def block_size(text: str) -> int | Literal["auto"]:
+    """A number of tokens, or "auto"."""
+    return "auto" if text == "auto" else int(text)
+
+
+def add_distill(commands: Any) -> None:
+    """The options of `smcprog distill`."""
+    about = "make a draft for a target: fewer layers, or narrower ones, trained on its own text"
+    command = commands.add_parser(
+        "distill",
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}. The same command again goes on where it was "
+        "interrupted.",
+    )
+    option = command.add_argument
+    option("--target", required=True, help="path or hub name")
+    option("--out", type=Path, required=True, metavar="DIR", help="the draft's folder")
+    option(
+        "--layers",
+        type=numbers,
+        metavar="0,1,2,29",
+        help="layers of the target that the draft keeps",
+    )
+    option("--width", type=int, help="or: hidden size of a narrow draft")
+    option("--depth", type=int, help="its layers")
+    option("--heads", type=int, help="its attention heads (default: of the target's size)")
+    option("--minutes", type=float, help="the time it may take (default 60)")
+    option("--steps", type=int, help="optimiser steps, instead of a time")
+    option("--divergence", choices=("kl", "chi2"), default="kl", help="the loss (default kl)")
+    option("--prompts", type=Path, metavar="FILE", help="one prompt a line (default: BOS)")
+    option("--batch", type=int, default=4, help="texts in a step (default 4)")
+    option("--length", type=int, default=128, help="tokens of a text (default 128)")
+    option("--learning-rate", type=float, default=1e-3, metavar="RATE", help="default 0.001")
+    option(
+        "--train-embedding",
+        action=argparse.BooleanOptionalAction,
+        help="let embedding and LM head learn, too (default: in a narrow draft only)",
+    )
+    option("--seed", type=int, default=0, help="default 0")
+    option("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
+    option("--dtype", default="auto", help="auto, float32, bfloat16: the target's")
+    option("--debug", action="store_true", help="show tracebacks")
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers between commas."""
+    return tuple(int(part) for part in text.split(","))
 
 
 def demo(console: Console, options: argparse.Namespace) -> None:
@@ -137,9 +200,7 @@ def run(console: Console, options: argparse.Namespace) -> None:
     call = bind(program, options.arg)
     if options.json is not None and not options.json.parent.is_dir():
         raise UsageError(f"--json: the folder {options.json.parent} does not exist")
-    if options.draft and not options.target:
-        raise UsageError("--draft needs --target: a draft proposes for one target")
-    engine = Engine(options.target, options.draft, device=options.device, dtype=options.dtype)
+    engine = engine_of(options)
     posterior = execute(engine, call, options, progress=sys.stderr.isatty())
     if options.json is not None:
         try:
@@ -149,6 +210,80 @@ def run(console: Console, options: argparse.Namespace) -> None:
     show(console, posterior)
     if options.json is not None:
         console.print(f"saved to {escape(str(options.json))}", highlight=False, soft_wrap=True)
+
+
+def engine_of(options: argparse.Namespace) -> Engine:
+    """The engine that the options name. Raises UsageError."""
+    if options.draft and not options.target:
+        raise UsageError("--draft needs --target: a draft proposes for one target")
+    return Engine(options.target, options.draft, device=options.device, dtype=options.dtype)
+
+
+def bench(console: Console, options: argparse.Namespace) -> None:
+    """What a program's rounds cost, and the speed-up that was predicted and measured."""
+    program = load_program(options.program)
+    call = bind(program, options.arg)
+    engine = engine_of(options)
+    costs = engine.roofline()
+    console.print(escape(program.plan().explain(costs)), highlight=False, soft_wrap=True)
+
+    def token_seconds(particles: int, block: Any) -> float:
+        """Seconds for one token of one sequence, while N are drawn."""
+        settings = {"particles": particles, "block": block, "seed": options.seed}
+        engine.run(call, on_dead="return", **settings)  # warms up
+        posterior = engine.run(call, on_dead="return", **settings)
+        drawn = sum(len(tokens) for record in posterior.rounds for tokens in record.tokens)
+        if not drawn:
+            raise UsageError(f"{program.name} drew no token: there is nothing to measure")
+        return posterior.stats.seconds * particles / drawn
+
+    alone = token_seconds(1, 0)
+    table = Table("N", "K", "ms a token", "predicted S", "measured S")
+    table.add_row("1", "0", f"{1000 * alone:.1f}", "1.00", "1.00")
+    blocks = [options.block] if options.block is not None else [2, 4, 8]
+    for block in blocks if engine.has_draft else [0]:
+        seconds = token_seconds(options.particles, block)
+        predicted = "-" if block == "auto" else f"{costs.speedup(options.particles, block):.2f}"
+        table.add_row(
+            str(options.particles),
+            str(block),
+            f"{1000 * seconds:.1f}",
+            predicted,
+            f"{alone / seconds:.2f}",
+        )
+    console.print(table)
+    console.print("S: tokens of one sequence a second, over those of N = 1, K = 0")
+
+
+def distill(console: Console, options: argparse.Namespace) -> None:
+    """A draft for a target."""
+    from smcprog import distillation
+
+    names = inspect.signature(distillation.distill).parameters.keys() & vars(options).keys()
+    report = distillation.distill(**{name: getattr(options, name) for name in names})
+    console.print(fit_table(report))
+    console.print(
+        f"[bold]parameters[/] {report.draft_parameters:,} of {report.target_parameters:,}   "
+        f"[bold]step time[/] {report.step_ratio:.2f} of the target's\n"
+        f"[bold]tokens[/] {report.sampled_tokens:,} drawn, {report.trained_tokens:,} trained on in "
+        f"{report.steps} steps   [bold]time[/] {report.seconds:.0f} s\n"
+        f"the draft is in {escape(str(options.out))}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def fit_table(report: DistillReport) -> Table:
+    """How well a draft fits, before and after its training."""
+    table = Table("on held-out text of the target's", "before", "after")
+    for name, key in (
+        ("1 - TV: accepted by rejection", "overlap"),
+        ("KL(p || q), nats", "kl"),
+        ("ESS after a token, share", "ess_token"),
+        ("ESS after a block of 4, share of 16", "ess_block"),
+    ):
+        table.add_row(name, *(f"{getattr(fit, key):.3f}" for fit in (report.before, report.after)))
+    return table
 
 
 def execute(

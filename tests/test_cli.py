@@ -69,3 +69,15 @@ def test_errors_without_tracebacks(file, capsys, arguments, code, message):
     shown = capsys.readouterr().err
     assert message in " ".join(shown.split())
     assert "Traceback" not in shown
+
+
+def test_bench_prints_costs_and_speedups(file, capsys):
+    arguments = ["--arg", "text=Fine", "--particles", "4"]
+    assert main(["bench", f"{file}:rate", *arguments, "--block", "2"]) == 0
+    shown = capsys.readouterr().out
+    for word in ("rate(", "rho = ", "balance point", "predicted S", "measured S", "1.00"):
+        assert word in shown
+    assert main(["bench", f"{file}:rate", *arguments, "--block", "auto"]) == 0
+    assert "auto" in capsys.readouterr().out
+    assert main(["bench", f"{file}:doomed"]) == 2
+    assert "drew no token" in capsys.readouterr().err

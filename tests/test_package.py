@@ -6,9 +6,9 @@ import sys
 CODE = """
 import time
 import torch
-begin = time.perf_counter()
+begin = time.process_time()
 import smcprog
-print(time.perf_counter() - begin)
+print(time.process_time() - begin)
 import sys
 print([m for m in ("genlm", "genlm.control", "transformers", "matplotlib") if m in sys.modules])
 """

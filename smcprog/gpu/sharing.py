@@ -16,7 +16,7 @@ import numpy as np
 
 # A trunk costs each layer one more kernel; what it saves are keys that are gathered and read again.
 # Measured on a CPU (benchmarks/prefix.py --threshold): it pays from about this many.
-LEAST_SAVED = 512
+LEAST_SAVED = 1536
 
 
 @dataclass(frozen=True)
