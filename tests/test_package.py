@@ -10,7 +10,8 @@ begin = time.process_time()
 import smcprog
 print(time.process_time() - begin)
 import sys
-print([m for m in ("genlm", "genlm.control", "transformers", "matplotlib") if m in sys.modules])
+heavy = ("genlm", "transformers", "matplotlib", "lark", "llguidance", "rich", "triton")
+print([m for m in heavy if m in sys.modules])
 """
 
 

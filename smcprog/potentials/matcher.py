@@ -17,29 +17,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from smcprog.errors import GrammarError
 from smcprog.potentials.base import Constraint, Matcher
 from smcprog.potentials.pattern import shortened
 from smcprog.vocabulary import Bits, Vocabulary
 
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits
+
 ANYTHING = r"~/[a&&b]/"
 """The lexeme of all byte strings, invalid UTF-8 included (the complement of nothing)."""
-
-# An automaton is built as texts reach its states. These allow about 0.4 s of work for reading a
-# constraint, and as much for one mask.
-_LIMITS = LLParserLimits(
-    initial_lexer_fuel=20_000_000,
-    step_lexer_fuel=5_000_000,
-    max_items_in_row=10_000,
-    step_max_items=1_000_000,
-    max_grammar_size=5_000_000,
-    verbose_errors=False,
-)
 
 _COMPILED_PER_VOCABULARY = 256
 
@@ -79,12 +71,16 @@ class _Compiler:
     """The automata of one vocabulary. Holds no reference to it, so that both can be freed."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
+        from llguidance import LLTokenizer
+
         self._tokenizer = LLTokenizer(_TokenizerColumns(vocabulary))  # type: ignore[arg-type]
         self.compiled = lru_cache(_COMPILED_PER_VOCABULARY)(self._compile)
 
     def _compile(self, constraint: CompiledConstraint, followed_by: tuple[str, ...]) -> LLMatcher:
+        from llguidance import LLMatcher
+
         grammar = f'%llguidance {{"no_forcing": true}}\n{constraint.compiled(followed_by)}'
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_limits())
         if matcher.is_error():
             raise GrammarError(f"{constraint!r} cannot be compiled: {_reason(matcher)}")
         # The first mask belongs to every copy; and a language without a text shows here.
@@ -94,6 +90,21 @@ class _Compiler:
                 raise GrammarError(f"{constraint!r} matches no text at all")
             raise _too_large(constraint, matcher)
         return matcher
+
+
+def _limits() -> LLParserLimits:
+    """An automaton is built as texts reach its states. These limits allow about 0.4 s of work for
+    reading a constraint, and as much for one mask."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        initial_lexer_fuel=20_000_000,
+        step_lexer_fuel=5_000_000,
+        max_items_in_row=10_000,
+        step_max_items=1_000_000,
+        max_grammar_size=5_000_000,
+        verbose_errors=False,
+    )
 
 
 _compilers: WeakKeyDictionary[Vocabulary, _Compiler] = WeakKeyDictionary()
