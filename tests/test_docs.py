@@ -1,6 +1,7 @@
 """The code of the pages in docs/ runs, and its potentials are what the pages say."""
 
 import re
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from tests.inference import tables
 from tests.inference.programs import one
 from tests.inference.test_enumeration import check, masses
 
-PAGE = Path(__file__).parent.parent / "docs" / "potentials.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = DOCS / "potentials.md"
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +78,14 @@ def test_an_automaton_with_dead_states(page, seed):
             reached = reached @ (arcs["ab".index(letter)] > 0)
         (value,) = potential.log_potential([text], False)
         assert (value > -np.inf) == bool((reached & ends).any())
+
+
+def test_the_page_on_speed_runs(tmp_path, capsys):
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "speed.md").read_text("utf-8"), re.S)
+    file = tmp_path / "speed.py"
+    file.write_text("\n".join(blocks), encoding="utf-8")
+    names = runpy.run_path(str(file))
+    assert [len(posterior.values) for posterior in names["posteriors"]] == [8] * 7 + [32]
+    shown = capsys.readouterr().out
+    assert "rho = " in shown
+    assert "\nreject " in shown
