@@ -19,12 +19,12 @@ from torch import Tensor
 
 from smcprog.errors import ContextLengthError, ModelError
 from smcprog.gpu import loading
+from smcprog.gpu.draws import Draws
 from smcprog.gpu.kernels import kernels_serve
 from smcprog.gpu.kv_cache import PagedRow, PagePool, settle
 from smcprog.gpu.loading import ModelSource
 from smcprog.gpu.model import CausalLM, Feed
 from smcprog.gpu.sampling import (
-    Draws,
     EventTable,
     checked,
     draw,

@@ -9,7 +9,6 @@ exponential race (`smcprog.gpu.triton.sampling`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from smcprog.errors import NaNLogitsError
+from smcprog.gpu.draws import Draws
 from smcprog.inference.interface import EventSpace
 from smcprog.inference.weights import zero_under_negative
 from smcprog.potentials.base import LM
@@ -207,15 +207,6 @@ def most_probable(log_w: Tensor) -> Tensor:
     """log weights that leave the most probable event alone, the first of several: [n, E]."""
     best = log_w.argmax(-1, keepdim=True)
     return torch.full_like(log_w, float("-inf")).scatter_(1, best, log_w.gather(1, best))
-
-
-class Draws(NamedTuple):
-    """One event a row: ``events`` int64[n], its normalised ``log_p`` float64[n] (NaN where no event
-    has mass), and ``log_total`` float64[n], the logsumexp of the row."""
-
-    events: Tensor
-    log_p: Tensor
-    log_total: Tensor
 
 
 def draw(log_w: Tensor, uniforms: Tensor) -> Draws:

@@ -16,7 +16,7 @@ from smcprog.errors import GrammarError
 from smcprog.potentials.lark_terminal import Unsupported
 from smcprog.potentials.lark_translate import Definition, translate
 from smcprog.potentials.matcher import CompiledConstraint
-from smcprog.potentials.pattern import shortened
+from smcprog.potentials.pattern import no_utf8, shortened
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,4 @@ def _remembered(text: str, start: str) -> Grammar:
 def _built(text: str, start: str, path: Path | None) -> Grammar:
     from smcprog.potentials.lark_source import Source  # which imports lark
 
-    return Source(text, start, path).built()
-
-
-def no_utf8(error: UnicodeDecodeError) -> str:
-    """Which byte of a file is no UTF-8, for messages."""
-    byte = error.object[error.start]
-    return f"it is not UTF-8 (byte {byte:#04x} at {error.start}); save it as UTF-8"
+    return Grammar(text, start, *Source(text, start, path).translated())

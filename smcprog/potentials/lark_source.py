@@ -14,10 +14,9 @@ from lark.lexer import TerminalDef
 from lark.load_grammar import REPEAT_BREAK_THRESHOLD, load_grammar
 
 from smcprog.errors import GrammarError
-from smcprog.potentials.lark_grammar import Grammar, no_utf8
 from smcprog.potentials.lark_terminal import Pattern, Unsupported
 from smcprog.potentials.lark_translate import Definition, EmptyLanguage, translate
-from smcprog.potentials.pattern import shortened
+from smcprog.potentials.pattern import no_utf8, shortened
 
 _LONGEST_SOURCE = 40_000
 _MOST_RULES = 20_000
@@ -48,8 +47,12 @@ class Source:
     def _code(self) -> str:
         return _code(self._text)
 
-    def built(self) -> Grammar:
-        """The constraint. Raises GrammarError."""
+    def translated(self) -> tuple[str, Definition]:
+        """The language in llguidance's Lark dialect, and what it was translated from.
+
+        Raises:
+            GrammarError
+        """
         if len(self._text) > _LONGEST_SOURCE:
             raise self._error(
                 f"it has {len(self._text)} characters, more than {_LONGEST_SOURCE}; "
@@ -73,7 +76,7 @@ class Source:
             if name is None:
                 raise self._error(error.args[0], self._place(self._start)) from error
             raise self._terminal_error(self._terminals[name], f"holds {error.args[0]}") from error
-        return Grammar(self._text, self._start, translation, definition)
+        return translation, definition
 
     def _error(self, reason: str, at: int) -> GrammarError:
         line = self._text.count("\n", 0, at) + 1

@@ -245,6 +245,12 @@ def shortened(text: str, length: int = 60) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
+def no_utf8(error: UnicodeDecodeError) -> str:
+    """Which byte of a file is no UTF-8, for messages."""
+    byte = error.object[error.start]
+    return f"it is not UTF-8 (byte {byte:#04x} at {error.start}); save it as UTF-8"
+
+
 def _printable(text: str) -> str:
     """The text with lone surrogates spelled out, so that a terminal can show it."""
     return text.encode(errors="backslashreplace").decode()

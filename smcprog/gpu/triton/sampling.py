@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from smcprog.gpu.sampling import Draws
+from smcprog.gpu.draws import Draws
 
 _BLOCK = 2048
 _PARTIALS = tl.constexpr(5)
