@@ -76,7 +76,8 @@ class RoundRecord:
         ancestors: the slot that each slot descends from; 0 .. N - 1 where nothing was resampled.
         tokens: the token ids that each slot drew in this round, before resampling.
         live: particles that were still running after it.
-        seconds: per phase: draft, score, host, resample. Phases are shared by all runs in flight.
+        seconds: per phase that it had: draft, score, host, resample. Phases are shared by all runs
+            in flight.
     """
 
     round: int
