@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from smcprog.dsl.process import Process
 from smcprog.dsl.program import BoundProgram
 from smcprog.inference import host
-from smcprog.inference.population import Particle, Run, Settings
+from smcprog.inference.population import Particle, Run
 from smcprog.inference.randomness import Purpose
+from smcprog.inference.settings import Settings
 from smcprog.inference.smc import advance
 from smcprog.inference.tabular import TabularEngine
 from smcprog.inference.weights import log_power

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,25 +22,9 @@ from smcprog.inference.context import TokenContext
 from smcprog.inference.generation import Generation
 from smcprog.inference.interface import EngineInterface, Row, Stream
 from smcprog.inference.randomness import Purpose, RandomSource
-from smcprog.inference.roofline import DraftRecord, Roofline
+from smcprog.inference.roofline import DraftRecord
+from smcprog.inference.settings import Settings
 from smcprog.inference.weights import at_equal_progress, effective_sample_size
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a run is made: the arguments of `Engine.run`, checked. ``verified`` is how many drafted
-    events of a block stand by rejection; the others are weighted. With ``costs``, ``block`` is
-    where K begins, and the run chooses it by them from then on."""
-
-    particles: int
-    block: int
-    verified: int
-    ess_threshold: float
-    resampling: str
-    resample: Literal["round", "sync"]
-    draft_temperature: float | None
-    max_tokens: int
-    costs: Roofline | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import pytest
 
 from smcprog import EOS, LEAVE, regex
 from smcprog.inference.exact import Exact, all_paths, enumerate_traces
-from smcprog.inference.run import check_settings, run_calls
+from smcprog.inference.run import run_calls
+from smcprog.inference.settings import check_settings
 from tests.inference import tables
 from tests.inference.programs import PROGRAMS, CountOf, NoDouble, one
 

@@ -34,6 +34,7 @@ def simple():
         ({"particles": -3}, "particles=-3"),
         ({"particles": 2.5}, "particles=2.5"),
         ({"block": -1}, "block=-1"),
+        ({"block": "automatic"}, "block='automatic': it is a number of tokens, None or \"auto\""),
         ({"max_tokens": 0}, "max_tokens=0: it must be an integer of at least 1"),
         ({"ess_threshold": -0.1}, "ess_threshold"),
         ({"ess_threshold": float("nan")}, "ess_threshold"),
