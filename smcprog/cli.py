@@ -1,4 +1,4 @@
-"""The command line: `smcprog demo`, `run`, `bench` and `distill`."""
+"""The command line: `smcprog demo`, `run`, `explain`, `bench` and `distill`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import inspect
 import json
+import secrets
 import sys
 import traceback
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ EXAMPLES = """examples:
   smcprog demo
   smcprog run review.py:review --arg text="Great phone, bad battery" --particles 16 --seed 0
   smcprog run review.py:review --arg text="Fine" --target ./target --draft ./draft --json out.json
+  smcprog run review.py:review --inputs reviews.jsonl --out results.jsonl
+  smcprog explain review.py:review
   smcprog bench review.py:review --arg text="Fine" --target ./target --draft ./draft
   smcprog distill --target ./target --layers 0,1,2,29 --out ./draft --minutes 60
 """
@@ -40,8 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     console = Console()
     try:
-        command = {"demo": demo, "run": run, "bench": bench, "distill": distill}
-        command[options.command](console, options)
+        COMMANDS[options.command](console, options)
     except UsageError as error:
         return complain(error, 2)
     except KeyboardInterrupt:
@@ -83,21 +85,34 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = root.add_subparsers(
-        dest="command", required=True, metavar="demo | run | bench | distill"
-    )
+    commands = root.add_subparsers(dest="command", required=True, metavar=" | ".join(COMMANDS))
     for name, about in (
         ("demo", "run the review program on the models that ship with the package"),
         ("run", "run a program of your own"),
+        ("explain", "print the plan of a program: its statements, and where each is evaluated"),
         ("bench", "measure what its rounds cost, and the speed-up over autoregressive decoding"),
     ):
         command = commands.add_parser(
             name, help=about, description=about[0].upper() + about[1:] + "."
         )
+        command.add_argument("--debug", action="store_true", help="show tracebacks")
+        if name != "demo":
+            command.add_argument("program", metavar="FILE.py:PROGRAM")
+        if name == "explain":
+            continue
         if name != "demo":
             add_program(command)
         if name == "run":
             command.add_argument("--json", type=Path, metavar="PATH", help="save the posterior")
+            command.add_argument(
+                "--inputs",
+                type=Path,
+                metavar="FILE.jsonl",
+                help="run the program on each line, a JSON object of its arguments",
+            )
+            command.add_argument(
+                "--out", type=Path, metavar="FILE.jsonl", help="where the results of --inputs go"
+            )
         particles = {"demo": 128, "run": 16, "bench": 8}[name]
         command.add_argument(
             "--particles", type=int, default=particles, metavar="N", help=f"default {particles}"
@@ -109,7 +124,6 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--seed", type=int, default=None if name == "run" else 0, help="of all random numbers"
         )
-        command.add_argument("--debug", action="store_true", help="show tracebacks")
         if name == "demo":
             command.set_defaults(program="smcprog.demo:review")
     add_distill(commands)
@@ -117,8 +131,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_program(command: argparse.ArgumentParser) -> None:
-    """The options that say what to run, and on which models."""
-    command.add_argument("program", metavar="FILE.py:PROGRAM")
+    """The options that say with which arguments to run, and on which models."""
     command.add_argument(
         "--arg",
         action="append",
@@ -197,6 +210,9 @@ def demo(console: Console, options: argparse.Namespace) -> None:
 def run(console: Console, options: argparse.Namespace) -> None:
     """A program from a file of the user's."""
     program = load_program(options.program)
+    if options.inputs is not None or options.out is not None:
+        run_file(console, program, options)
+        return
     call = bind(program, options.arg)
     if options.json is not None and not options.json.parent.is_dir():
         raise UsageError(f"--json: the folder {options.json.parent} does not exist")
@@ -210,6 +226,43 @@ def run(console: Console, options: argparse.Namespace) -> None:
     show(console, posterior)
     if options.json is not None:
         console.print(f"saved to {escape(str(options.json))}", highlight=False, soft_wrap=True)
+
+
+def run_file(console: Console, program: Program[Any], options: argparse.Namespace) -> None:
+    """A program over a file of inputs."""
+    from smcprog.inference.batch import run_inputs
+    from smcprog.inference.settings import check_seed, check_settings
+
+    if options.inputs is None or options.out is None:
+        raise UsageError("--inputs and --out go together: a file of inputs, and one for results")
+    if options.json is not None:
+        raise UsageError("--json is for one run; with --inputs the results go to --out")
+    if not options.inputs.is_file():
+        raise UsageError(f"--inputs: there is no file {options.inputs}")
+    if options.out.exists() or not options.out.parent.is_dir():
+        raise UsageError(f"--out: {options.out} exists, or its folder does not; name a new file")
+    common = arguments_of(program, options.arg)
+    engine = engine_of(options)
+    costs = engine.roofline() if options.block == "auto" else None
+    settings = check_settings(options.particles, options.block, engine.has_draft, costs=costs)
+    seed = secrets.randbits(63) if options.seed is None else check_seed(options.seed)
+    counts = run_inputs(
+        engine, program, options.inputs, options.out, settings, seed, common, sys.stderr.isatty()
+    )
+    console.print(
+        f"{counts.done} results are in {escape(str(options.out))}", highlight=False, soft_wrap=True
+    )
+    if counts.failed:
+        raise SmcprogError(
+            f"{counts.failed} of {counts.done + counts.failed} lines failed, the first of them "
+            f"{counts.first_error}"
+        )
+
+
+def explain(console: Console, options: argparse.Namespace) -> None:
+    """The plan of a program."""
+    plan = load_program(options.program).plan()
+    console.print(escape(plan.explain()), highlight=False, soft_wrap=True)
 
 
 def engine_of(options: argparse.Namespace) -> Engine:
@@ -331,6 +384,18 @@ def bind(program: Program[Any], arguments: Sequence[str]) -> BoundProgram:
     Raises:
         UsageError
     """
+    try:
+        return program(**arguments_of(program, arguments))
+    except TypeError as error:
+        raise UsageError(f"{error}; give its arguments as --arg NAME=VALUE") from error
+
+
+def arguments_of(program: Program[Any], arguments: Sequence[str]) -> dict[str, Any]:
+    """The arguments of ``--arg``, by name.
+
+    Raises:
+        UsageError
+    """
     parameters = inspect.signature(program).parameters
     values: dict[str, Any] = {}
     for argument in arguments:
@@ -344,10 +409,7 @@ def bind(program: Program[Any], arguments: Sequence[str]) -> BoundProgram:
             )
         annotation = parameters[name].annotation
         values[name] = text if annotation in (str, "str") else read_value(text)
-    try:
-        return program(**values)
-    except TypeError as error:
-        raise UsageError(f"{error}; give its arguments as --arg NAME=VALUE") from error
+    return values
 
 
 def read_value(text: str) -> Any:
@@ -400,3 +462,6 @@ def value_table(posterior: Posterior) -> Table:
     for value, mass in rows:
         table.add_row(f"{mass:.3f}", *(escape(str(value.get(key, ""))) for key in keys))
     return table
+
+
+COMMANDS = {"demo": demo, "run": run, "explain": explain, "bench": bench, "distill": distill}

@@ -20,6 +20,12 @@ def rate(text: str, least: int = 1):
 @smc_program
 def doomed():
     condition(False)
+
+@smc_program
+def careful(text: str, least: int = 1):
+    if text == "bad":
+        raise KeyError(text)
+    return rate(text, least)
 """
 
 
@@ -81,3 +87,42 @@ def test_bench_prints_costs_and_speedups(file, capsys):
     assert "auto" in capsys.readouterr().out
     assert main(["bench", f"{file}:doomed"]) == 2
     assert "drew no token" in capsys.readouterr().err
+
+
+def results(path):
+    return {r["line"]: r for r in map(json.loads, path.read_text().splitlines())}
+
+
+def test_a_file_of_inputs(file, tmp_path, capsys):
+    """One line is no JSON, one has another argument, one raises, one kills all particles."""
+    inputs, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines = [json.dumps({"text": f"Number {i}"}) for i in range(6)]
+    broken = ['{"text": ', '{"txt": "a"}', '{"text": "bad"}', '{"text": "b", "least": 9}', "[1]"]
+    inputs.write_text("\n".join([*lines[:3], "", *broken, *lines[3:]]) + "\n")
+    arguments = ["--inputs", str(inputs), "--particles", "3", "--seed", "4", "--arg", "least=2"]
+    assert main(["run", f"{file}:careful", *arguments, "--out", str(out)]) == 1
+    error = capsys.readouterr().err.replace("\n", " ")
+    assert "5 of 11 lines failed, the first of them line 5: no JSON" in error
+    found = results(out)
+    assert list(found) == [1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert [n for n, result in found.items() if "error" in result] == [5, 6, 7, 8, 9]
+    for number, word in ((6, "'text'"), (7, "KeyError"), (8, "weight zero"), (9, "JSON object")):
+        assert word in found[number]["error"]
+    assert all(found[n]["best"]["stars"] >= 2 for n in (1, 2, 3, 10, 11, 12))
+
+    # What a line gives does not depend on the others.
+    inputs.write_text("\n".join(["", *lines[1:2]]))
+    alone = tmp_path / "alone.jsonl"
+    assert main(["run", f"{file}:careful", *arguments, "--out", str(alone)]) == 0
+    assert results(alone)[2]["values"] == found[2]["values"]
+    assert results(alone)[2]["weights"] == pytest.approx(found[2]["weights"], abs=1e-4)
+
+    assert main(["run", f"{file}:careful", *arguments, "--out", str(out)]) == 2
+    assert "exists" in capsys.readouterr().err
+    assert main(["run", f"{file}:careful", *arguments]) == 2
+
+
+def test_explain(file, capsys):
+    assert main(["explain", f"{file}:rate"]) == 0
+    assert "mask" in capsys.readouterr().out
+    assert main(["explain", f"{file}:rote"]) == 2

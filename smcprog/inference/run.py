@@ -152,14 +152,14 @@ class Runner:
             check_settings(
                 n,
                 k,
-                verify,
-                ess_threshold,
-                resampling,
-                resample,
-                draft_temperature,
-                max_tokens,
                 self.has_draft,
-                costs,
+                verify=verify,
+                ess_threshold=ess_threshold,
+                resampling=resampling,
+                resample=resample,
+                draft_temperature=draft_temperature,
+                max_tokens=max_tokens,
+                costs=costs,
             )
             for n, k in zip(for_each("particles", particles, number), blocks, strict=True)
         ]

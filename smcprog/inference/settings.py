@@ -68,13 +68,14 @@ def for_each(name: str, value: Any, number: int | None) -> Sequence[Any]:
 def check_settings(
     particles: int,
     block: Block,
-    verify: Literal["weight", "reject"] | int,
-    ess_threshold: float,
-    resampling: str,
-    resample: Literal["round", "sync"],
-    draft_temperature: float | None,
-    max_tokens: int,
     has_draft: bool,
+    *,
+    verify: Literal["weight", "reject"] | int = "weight",
+    ess_threshold: float = 0.5,
+    resampling: str = "systematic",
+    resample: Literal["round", "sync"] = "round",
+    draft_temperature: float | None = None,
+    max_tokens: int = 4096,
     costs: Roofline | None = None,
 ) -> Settings:
     """The settings of a run, checked.

@@ -18,16 +18,7 @@ ALPHAS = [0.5, 1.0, 2.0, 4.0]
 
 def expected_weights(call, engine, block, **settings) -> Exact:
     """All outcomes of a run with one particle: values, and probability * weight of each."""
-    arguments = {
-        "verify": "weight",
-        "ess_threshold": 0.5,
-        "resampling": "systematic",
-        "resample": "round",
-        "draft_temperature": None,
-        "max_tokens": 4096,
-        **settings,
-    }
-    checked = check_settings(particles=1, block=block, has_draft=engine.has_draft, **arguments)
+    checked = check_settings(1, block, engine.has_draft, **settings)
 
     def once(branches):
         (posterior,) = run_calls(engine, [call], [checked], [0], [branches])
