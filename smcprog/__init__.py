@@ -43,6 +43,7 @@ from smcprog.errors import (
 from smcprog.gpu.engine import Engine
 from smcprog.inference.genlm import to_genlm
 from smcprog.inference.posterior import Posterior
+from smcprog.inference.progress import Progress
 from smcprog.inference.roofline import Roofline
 from smcprog.inference.tabular import TabularEngine
 from smcprog.potentials.base import Constraint, Potential, TextPotential
@@ -73,6 +74,7 @@ __all__ = [
     "PotentialError",
     "Program",
     "ProgramError",
+    "Progress",
     "Roofline",
     "SmcprogError",
     "TabularEngine",

@@ -311,6 +311,14 @@ class Run:
             self.kv_tokens_copied += row.copied
             self.engine.free(row)
 
+    def stop(self) -> None:
+        """End the run where it is: what still runs has no value, and counts as truncated."""
+        for particle in self.particles:
+            if particle.running:
+                particle.finished = particle.truncated = True
+                self.release(particle)
+                particle.process.close()
+
     def abandon(self) -> None:
         """Free all that the population holds, and end its host code, whatever that raises."""
         for particle in self.particles:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self, Unpack, cast, overload
+from collections.abc import Sequence
+from typing import Any, Literal, Self, TypedDict, Unpack, cast, overload
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -14,19 +14,36 @@ from smcprog.dsl.process import Process
 from smcprog.dsl.program import BoundProgram, Program
 from smcprog.errors import DeadPopulationError
 from smcprog.inference.interface import EngineInterface
-from smcprog.inference.population import Particle, RoundRecord, Run
+from smcprog.inference.population import Particle, Run
 from smcprog.inference.posterior import Posterior, Stats
+from smcprog.inference.progress import OnRound, observer, text_of
 from smcprog.inference.randomness import Philox, RandomSource, fold
 from smcprog.inference.roofline import Roofline, measure
 from smcprog.inference.settings import (
     Block,
-    RunSettings,
     Settings,
     check_seed,
     check_settings,
     for_each,
 )
 from smcprog.inference.smc import run_rounds
+
+
+class RunSettings(TypedDict, total=False):
+    """The settings of `Runner.run`, for its overloads."""
+
+    particles: int | Sequence[int]
+    block: Block | Sequence[Block]
+    verify: Literal["weight", "reject"] | int
+    ess_threshold: float
+    resampling: str
+    resample: Literal["round", "sync"]
+    draft_temperature: float | None
+    max_tokens: int
+    seed: int | None
+    on_dead: Literal["raise", "return"]
+    progress: bool | None
+    on_round: OnRound | None
 
 
 class Runner:
@@ -87,6 +104,7 @@ class Runner:
         seed: int | None = None,
         on_dead: Literal["raise", "return"] = "raise",
         progress: bool | None = None,
+        on_round: OnRound | None = None,
     ) -> Posterior | list[Posterior]:
         """Run a program by sequential Monte Carlo, and return a properly weighted sample.
 
@@ -120,6 +138,9 @@ class Runner:
             on_dead: "raise" a `DeadPopulationError` when every particle has weight zero, or
                 "return" an empty posterior with ``log_evidence == -inf``.
             progress: show a bar; None is False.
+            on_round: called with a `Progress` after each round of each run. Where it returns
+                False, that run ends: particles that are still running then have the value None,
+                and count as truncated.
 
         Raises:
             ValueError, TypeError: for settings out of range.
@@ -166,7 +187,13 @@ class Runner:
         seed = secrets.randbits(63) if seed is None else check_seed(seed)
         seeds = [fold(seed, i) for i in range(len(calls))] if several else [seed]
         posteriors = run_calls(
-            self, calls, settings, seeds, [Philox(seed) for seed in seeds], bool(progress)
+            self,
+            calls,
+            settings,
+            seeds,
+            [Philox(seed) for seed in seeds],
+            bool(progress),
+            on_round,
         )
         dead = [i for i, posterior in enumerate(posteriors) if not posterior.values]
         if dead and on_dead == "raise":
@@ -186,6 +213,7 @@ def run_calls(
     seeds: Sequence[int],
     sources: Sequence[RandomSource],
     progress: bool = False,
+    on_round: OnRound | None = None,
 ) -> list[Posterior]:
     """Run program calls together, each with its own source of random numbers."""
     began = time.perf_counter()
@@ -201,7 +229,7 @@ def run_calls(
         for call, chosen, seed, source in zip(calls, settings, seeds, sources, strict=True)
     ]
     with tqdm(disable=not progress, unit="tok", desc="smcprog") as bar:
-        run_rounds(engine, runs, bar_update(bar) if progress else None)
+        run_rounds(engine, runs, observer(runs, bar, on_round))
     for run in runs:
         check_deterministic(run)
     seconds = time.perf_counter() - began
@@ -216,16 +244,6 @@ def check_deterministic(run: Run) -> None:
     """
     heaviest = int(np.argmax(run.log_weights))
     run.particles[heaviest].process.check()
-
-
-def bar_update(bar: Any) -> Callable[[Run, RoundRecord], None]:
-    """Show tokens, ESS and running particles of each round."""
-
-    def update(run: Run, record: RoundRecord) -> None:
-        bar.set_postfix(ess=f"{record.ess:.1f}", running=record.live, refresh=False)
-        bar.update(sum(map(len, record.tokens)))
-
-    return update
 
 
 def posterior_of(run: Run, seconds: float) -> Posterior:
@@ -245,7 +263,7 @@ def posterior_of(run: Run, seconds: float) -> Posterior:
     )
     return Posterior(
         values=[None if p.dead else p.value for p in particles],
-        texts=[b"".join(p.texts).decode(errors="replace") for p in particles],
+        texts=[text_of(p) for p in particles],
         tokens=[list(p.tokens) for p in particles],
         log_weights=np.array([p.log_weight for p in particles], dtype=np.float64),
         roots=[p.root for p in particles],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,22 +13,6 @@ from smcprog.inference.roofline import FIRST_BLOCK, MOST_BLOCK, Roofline
 
 Block = int | Literal["auto"] | None
 """What `Runner.run` takes as ``block``."""
-
-
-class RunSettings(TypedDict, total=False):
-    """The settings of `Runner.run`, for its overloads."""
-
-    particles: int | Sequence[int]
-    block: Block | Sequence[Block]
-    verify: Literal["weight", "reject"] | int
-    ess_threshold: float
-    resampling: str
-    resample: Literal["round", "sync"]
-    draft_temperature: float | None
-    max_tokens: int
-    seed: int | None
-    on_dead: Literal["raise", "return"]
-    progress: bool | None
 
 
 @dataclass(frozen=True)

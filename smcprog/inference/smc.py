@@ -55,11 +55,12 @@ MOST_PARTICLES = 1024
 def run_rounds(
     engine: EngineInterface,
     runs: Sequence[Run],
-    on_round: Callable[[Run, RoundRecord], None] | None = None,
+    observe: Callable[[Run, RoundRecord], bool],
 ) -> None:
     """Carry runs to their end. Their populations change in place; all token contexts are freed.
 
-    Runs enter in their order, as soon as there is room for them, and leave when they are over.
+    Runs enter in their order, as soon as there is room for them, and leave when they are over, or
+    when ``observe``, called after each round, says that they need not go on.
     """
     waiting = deque(runs)
     in_flight: list[Run] = []
@@ -78,8 +79,8 @@ def run_rounds(
             for run in in_flight:
                 end_round(run)
                 choose_block(run, in_flight)
-                if on_round is not None:
-                    on_round(run, run.records[-1])
+                if not observe(run, run.records[-1]):
+                    run.stop()
             in_flight = [run for run in in_flight if not run.over]
     finally:
         for run in runs:

@@ -2,6 +2,7 @@
 
 import random
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -197,3 +198,41 @@ def test_what_a_run_counts():
     assert stats.unshared_kv_tokens == 4 * (10 + 7)
     assert 10 + 7 <= stats.peak_kv_tokens < stats.unshared_kv_tokens
     assert stats["rounds"] == stats.rounds
+
+
+@smc_program
+def long_text():
+    gen(max_tokens=1, stop=())
+    return gen(max_tokens=30, stop=())
+
+
+def test_a_run_is_watched_and_ended():
+    seen = []
+
+    def watch(progress):
+        seen.append(progress)
+        if progress.run == 1:
+            return progress.record.round < 2
+        return None
+
+    engine = tables.engine()
+    whole, ended = engine.run([long_text()] * 2, particles=4, block=2, seed=0, on_round=watch)
+    assert None not in whole.values
+    assert [p.record for p in seen if p.run == 0] == list(whole.rounds)
+    assert len(ended.rounds) == 3
+    assert ended.values == [None] * 4
+    assert ended.truncated == [True] * 4
+    texts = [p.text for p in seen if p.run == 1]
+    assert all(
+        later.startswith(earlier) or ended.stats.resamplings for earlier, later in pairwise(texts)
+    )
+    assert texts[-1] in ended.texts
+    assert seen[-1].log_evidence == pytest.approx(whole.log_evidence)
+    assert not engine._rows
+
+
+def test_an_error_of_the_watcher_is_the_users():
+    engine = tables.engine()
+    with pytest.raises(ZeroDivisionError):
+        engine.run(long_text(), particles=4, on_round=lambda progress: 1 / 0)
+    assert not engine._rows
