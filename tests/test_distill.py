@@ -264,10 +264,11 @@ def test_only_what_learns_has_moved(made, target):
     assert not any("layers" in name for name in same)
 
 
+@pytest.mark.parametrize("between_checkpoints", [0.0, 1e9])
 def test_an_interrupted_training_ends_bit_for_bit_the_same(
-    made, target_folder, tmp_path, monkeypatch
+    made, target_folder, tmp_path, monkeypatch, between_checkpoints
 ):
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", between_checkpoints)
     backward, calls = training.backward, []
 
     def failing(*arguments):

@@ -136,29 +136,40 @@ class Training:
         self._watched = self.pool.held_out[:_WATCHED]
 
     def run(self, state: State) -> State:
-        """Train from a state to the end; the draft is changed in place."""
+        """Train from a state to the end; the draft is changed in place.
+
+        An interrupt between two steps leaves a checkpoint.
+        """
         loss_of = LOSSES[self.schedule.divergence]
         begin = saved = time.monotonic()
         before = state.seconds[1]
         losses: list[float] = []
-        with self._bar(state) as bar:
-            while (progress := self.schedule.progress(state)) < 1:
-                texts = self._texts(state.step).to(self.target.device)
-                loss = float(backward(self.target, self.draft, texts, loss_of))
-                self._update(self.schedule.rate(progress))
-                losses.append(loss)
-                now = time.monotonic()
-                state = replace(
-                    state,
-                    step=state.step + 1,
-                    tokens=state.tokens + texts.tokens,
-                    seconds=(state.seconds[0], before + now - begin),
-                )
-                self._advance(bar, state, loss)
-                if now - saved > CHECKPOINT_SECONDS or self.schedule.progress(state) >= 1:
-                    state = self._noted(state, losses)
-                    self.save(state)
-                    losses, saved = [], time.monotonic()
+        between = True  # no step is half done
+        try:
+            with self._bar(state) as bar:
+                while (progress := self.schedule.progress(state)) < 1:
+                    texts = self._texts(state.step).to(self.target.device)
+                    loss = float(backward(self.target, self.draft, texts, loss_of))
+                    between = False
+                    self._update(self.schedule.rate(progress))
+                    losses.append(loss)
+                    now = time.monotonic()
+                    state = replace(
+                        state,
+                        step=state.step + 1,
+                        tokens=state.tokens + texts.tokens,
+                        seconds=(state.seconds[0], before + now - begin),
+                    )
+                    between = True
+                    self._advance(bar, state, loss)
+                    if now - saved > CHECKPOINT_SECONDS or self.schedule.progress(state) >= 1:
+                        state = self._noted(state, losses)
+                        self.save(state)
+                        losses, saved = [], time.monotonic()
+        except KeyboardInterrupt:
+            if between:
+                self.save(state)
+            raise
         return state
 
     def _noted(self, state: State, losses: list[float]) -> State:
@@ -205,8 +216,10 @@ class Training:
     # Checkpoints
 
     def save(self, state: State) -> None:
-        """Write a checkpoint; the last one goes when this one is there."""
+        """Write a checkpoint, unless it is there; the last one goes when this one is."""
         final = self.folder / f"checkpoint-{state.step:08}"
+        if final.exists():
+            return
         partial = self.folder / "partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)

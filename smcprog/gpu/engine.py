@@ -48,6 +48,7 @@ from smcprog.inference.interface import (
     Verification,
 )
 from smcprog.inference.run import Runner
+from smcprog.inference.settings import checked_integer
 from smcprog.potentials.base import LM
 
 PAGE_SIZE = 16
@@ -68,7 +69,8 @@ class Engine(Runner):
             one, where ``target`` is None too).
         device: "auto" for CUDA where there is one, or a torch device.
         dtype: "auto" for the checkpoint's on CUDA and float32 on a CPU, or a torch dtype.
-        kv_tokens: how many tokens of keys and values fit; None grows on demand.
+        kv_tokens: how many tokens of keys and values fit, in whole pages of 16; None grows on
+            demand.
 
     Attributes:
         tokenizer: the target's Hugging Face tokenizer.
@@ -84,6 +86,7 @@ class Engine(Runner):
     Raises:
         ModelError: if a model cannot be loaded or run over pages.
         VocabularyError: if draft and target do not share their vocabulary.
+        ValueError: if ``kv_tokens`` is no positive integer.
     """
 
     tokenization: Tokenization
@@ -101,6 +104,8 @@ class Engine(Runner):
             target = loading.PAIR / "target"
             draft = loading.PAIR / "draft" if draft is None else draft
         self._device, self._dtype = device, dtype
+        if kv_tokens is not None:
+            kv_tokens = checked_integer("kv_tokens", kv_tokens, 1)
         pages = None if kv_tokens is None else -(-kv_tokens // PAGE_SIZE)
         self._pool = PagePool(0, pages, PAGE_SIZE)
         self._models: list[CausalLM] = []

@@ -57,7 +57,17 @@ class Roofline:
         return max(rows for rows, t in self.target.items() if t <= 2 * self.target[1])
 
     def round_seconds(self, particles: int, block: int) -> float:
-        """One round: K draft steps and a pass over N (K + 1) rows."""
+        """One round: K draft steps and a pass over N (K + 1) rows.
+
+        Raises:
+            ValueError: for K > 0 without a draft, and for what is no N or K.
+        """
+        if particles < 1 or block < 0:
+            raise ValueError(f"N = {particles}, K = {block}: N is at least 1, K at least 0")
+        if block and not self.draft:
+            raise ValueError(
+                f"K = {block}: this engine has no draft to measure; without one K is 0"
+            )
         drafting = block * _at(self.draft, particles) if block else 0.0
         return drafting + _at(self.target, particles * (block + 1))
 
@@ -99,8 +109,18 @@ def _listed(costs: Mapping[int, float]) -> str:
     return "  ".join(f"{rows}: {1000 * seconds:.1f}" for rows, seconds in costs.items())
 
 
+def context_to_measure(engine: EngineInterface) -> int:
+    """256 tokens, or as many of these as the models read and a fixed pool holds."""
+    limit = engine.context_limit
+    context = 256 if limit is None else min(256, limit // 2)
+    while context > 1 and not engine.has_room([context, 1, 1]):
+        context //= 2
+    return context
+
+
 def measure(engine: EngineInterface, context: int) -> Roofline:
-    """Time draft steps and target passes of forks of one context, medians of three.
+    """Time draft steps and target passes of forks of one context, medians of three; of as many
+    rows as have room.
 
     Raises:
         KVPoolError, ContextLengthError: if the engine has no room for that.
@@ -128,7 +148,7 @@ def measure(engine: EngineInterface, context: int) -> Roofline:
 
     def costs(work: Callable[[Sequence[Row]], None]) -> dict[int, float]:
         found = {}
-        for rows in _ROWS:
+        for rows in [n for n in _ROWS if n == 1 or engine.has_room([context] + [1] * n)]:
             times = []
             for _ in range(_REPEATS + 1):  # the first writes keys and values, and warms up
                 chosen = forks(rows)

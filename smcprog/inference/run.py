@@ -18,12 +18,13 @@ from smcprog.inference.population import Particle, Run
 from smcprog.inference.posterior import Posterior, Stats
 from smcprog.inference.progress import OnRound, observer, text_of
 from smcprog.inference.randomness import Philox, RandomSource, fold
-from smcprog.inference.roofline import Roofline, measure
+from smcprog.inference.roofline import Roofline, context_to_measure, measure
 from smcprog.inference.settings import (
     Block,
     Settings,
     check_seed,
     check_settings,
+    checked_integer,
     for_each,
 )
 from smcprog.inference.smc import run_rounds
@@ -62,7 +63,7 @@ class Runner:
         """What draft steps and target passes cost on this machine, by their rows.
 
         Measured once, in some twenty passes; with ``context``, the tokens of context to measure
-        at, anew (default 256, or half of what the models read if that is less).
+        at, anew (default 256, or less where the models or a fixed KV pool have no room for it).
 
         Raises:
             KVPoolError, ContextLengthError: if the engine has no room for that.
@@ -73,9 +74,9 @@ class Runner:
         """
         if self._roofline is None or context is not None:
             engine = cast(EngineInterface, self)
-            limit = engine.context_limit
-            default = 256 if limit is None else min(256, limit // 2)
-            self._roofline = measure(engine, default if context is None else context)
+            if context is None:
+                context = context_to_measure(engine)
+            self._roofline = measure(engine, checked_integer("context", context, 1))
         return self._roofline
 
     @overload

@@ -143,6 +143,10 @@ class LM(Potential):
         It is a further factor, beside `lm`: ``lm.given(a)`` makes a product of experts, and a
         negative power a contrast. Every such context is scored in the target's batched pass.
 
+        The target is over token sequences: a text counts with every way to spell it in tokens. A
+        strong contrast can put most of its mass on unusual spellings, where the other model's
+        probability is tiny; few particles then miss it. Compare a few seeds and ``block=0``.
+
         >>> @smc_program
         ... def physicist_and_writer():
         ...     prompt("My favourite physicist is")
@@ -278,6 +282,12 @@ class Product(Potential):
         lms = _merged([f for f in self.factors if isinstance(f, LM)])
         constraints = dict.fromkeys(f for f in self.factors if isinstance(f, Constraint))
         texts = tuple(f for f in self.factors if isinstance(f, TextPotential))
+        for text in texts:
+            if text.stage not in ("block", "end"):
+                raise ValueError(
+                    f"{text!r} has stage={text.stage!r}: a TextPotential is evaluated at "
+                    '"block" (after each round) or "end" (of the complete text)'
+                )
         object.__setattr__(self, "lms", lms)
         object.__setattr__(self, "constraints", tuple(constraints))
         object.__setattr__(self, "texts", texts)

@@ -115,7 +115,7 @@ def choice(*strings: str | Iterable[str]) -> Choice:
                 "the text first, and then one of the strings that go on from there"
             )
         literal(string)
-        texts.append(str(string))
+        texts.append(str.__str__(string))  # of an enum's member its value
     if not texts:
         raise ValueError("choice() needs at least one string")
     return Choice(tuple(dict.fromkeys(texts)))

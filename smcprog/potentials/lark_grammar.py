@@ -57,7 +57,7 @@ def grammar(source: str | os.PathLike[str], start: str = "start") -> Grammar:
     ``dynamic_complete``, which tries the shorter matches too.) Priorities choose among trees, never
     among texts, and play no part.
 
-    ``source`` is a grammar, or the path of one, beside which ``%import`` looks first.
+    ``source`` is a grammar, or the ``pathlib.Path`` of one, beside which ``%import`` looks first.
 
     Supported is what lark reads: rules, terminals, templates, repeats, aliases, modifiers, flags,
     ``%import``, ``%ignore``, ``%extend``, ``%override``. Refused are a ``%declare``d terminal that

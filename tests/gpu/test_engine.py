@@ -329,3 +329,9 @@ def test_nothing_to_condition_on(engine: Engine) -> None:
     engine.append([row], [[5]])
     with pytest.raises(ValueError, match="without context"):
         engine.score([Query([row], [5], None, (LM(),))])
+
+
+@pytest.mark.parametrize("tokens", [0, -100, 2.5, "a"])
+def test_a_pool_of_no_size(tokens):
+    with pytest.raises(ValueError, match="kv_tokens=.*an integer of at least 1"):
+        Engine((causal_lm(), tokenizer()), kv_tokens=tokens)

@@ -31,6 +31,32 @@ def test_speedup_where_arithmetic_sets_the_pace():
     assert ARITHMETIC_BOUND.balance == 1
 
 
+def test_what_cannot_be_predicted():
+    without = Roofline({}, {1: 1.0}, context=0)
+    assert without.speedup(1, 0) == 1.0
+    with pytest.raises(ValueError, match="no draft to measure"):
+        without.speedup(1, 4)
+    for n, k in ((0, 1), (4, -1)):
+        with pytest.raises(ValueError, match="N is at least 1"):
+            MEMORY_BOUND.speedup(n, k)
+    with pytest.raises(ValueError, match="context=0"):
+        tables.engine().roofline(context=0)
+
+
+class Small(TabularEngine):
+    """Room for 6 pages of 16 tokens."""
+
+    def has_room(self, lengths):
+        return sum(-(-length // 16) for length in lengths) <= 6
+
+
+def test_a_small_pool_is_measured_within():
+    table = tables.random_table(0)
+    costs = Small(tables.TOKENS, table, table, control=tables.CONTROL).roofline()
+    assert costs.context == 64
+    assert set(costs.target) == {1}
+
+
 def test_the_printed_costs():
     text = str(MEMORY_BOUND)
     assert "rho = 0.10" in text

@@ -64,3 +64,8 @@ def test_its_repr_is_what_one_writes():
 def test_only_potentials_multiply(slip):
     with pytest.raises(TypeError, match="is no potential"):
         product(lm, slip)
+
+
+def test_a_stage_that_does_not_exist():
+    with pytest.raises(ValueError, match="stage='blok'"):
+        product(Length("blok"))

@@ -5,6 +5,7 @@ import gc
 import random
 import time
 import weakref
+from enum import Enum
 
 import numpy as np
 import pytest
@@ -211,3 +212,10 @@ def test_thousands_of_choices():
     words = ["".join(random.Random(i).choices("ab1 ", k=9)) for i in range(5000)]
     matcher = choice(words).start(VOCABULARY, (".",))
     assert allowed(matcher) >= {0, 1, 2}
+
+
+Label = Enum("Label", {"GOOD": " positive", "BAD": " negative"}, type=str)
+
+
+def test_members_of_an_enum_are_their_values():
+    assert choice(Label) == choice(Label.GOOD, Label.BAD) == choice(" positive", " negative")
