@@ -93,6 +93,11 @@ class Plan:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        from smcprog.notebook.plan import plan_html
+
+        return plan_html(self)
+
 
 def _statements(children: Sequence[Planned | Block]) -> Iterator[Planned]:
     for child in children:
@@ -323,13 +328,8 @@ def _rendered(node: Planned | Block, depth: int, seen: set[tuple[str, int]]) -> 
         for child in node.children:
             lines += _rendered(child, depth + 1, inner)
         return lines
-    lines = [f"{node.site.line:>4}  {indent}{_shown(node.site, seen)}"]
-    rows = [
-        (f.source, f.stage or LATER, ", ".join(filter(None, [WHERE.get(f.stage or ""), f.note])))
-        for f in node.potentials
-    ]
-    if node.stop is not None:
-        rows.append(("stop", "", node.stop))
+    lines = [f"{node.site.line:>4}  {indent}{source_line(node.site, seen)}"]
+    rows = details(node)
     width = max([len(source) for source, _, _ in rows], default=0)
     for source, stage, note in rows:
         stage = f"{stage:<6}  " if stage else ""
@@ -337,7 +337,16 @@ def _rendered(node: Planned | Block, depth: int, seen: set[tuple[str, int]]) -> 
     return lines
 
 
-def _shown(site: Site, seen: set[tuple[str, int]]) -> str:
+def details(statement: Planned) -> list[tuple[str, str, str]]:
+    """Source, stage and remark of each potential of a statement, and last what ends its text."""
+    rows = [
+        (f.source, f.stage or LATER, ", ".join(filter(None, [WHERE.get(f.stage or ""), f.note])))
+        for f in statement.potentials
+    ]
+    return rows if statement.stop is None else [*rows, ("stop", "", statement.stop)]
+
+
+def source_line(site: Site, seen: set[tuple[str, int]]) -> str:
     """The statement's source line; of a second one on a line, or a longer one, its own text."""
     key = (site.file, site.line)
     source = " ".join(site.source.split())

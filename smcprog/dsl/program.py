@@ -96,6 +96,11 @@ class Program(Inlinable, Generic[P]):
 
         return make_plan(self)
 
+    def _repr_html_(self) -> str:
+        from smcprog.notebook.plan import plan_html
+
+        return plan_html(self.plan())
+
     def start(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
         """A new coroutine of the program's code, with its own copies of mutable defaults."""
         if self._mutable_defaults:

@@ -8,13 +8,16 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, fields
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smcprog.inference.population import Death, RoundRecord, TraceEntry
 from smcprog.inference.weights import effective_sample_size, log_evidence, normalised
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FORMAT = "smcprog.posterior/1"
 
@@ -296,6 +299,82 @@ class Posterior:
                 first, mass = pooled.get(key, (picked, 0.0))
                 pooled[key] = (first, mass + float(weight))
         return sorted(pooled.values(), key=lambda pair: -pair[1])
+
+    def _repr_html_(self) -> str:
+        from smcprog.notebook.posterior import posterior_html
+
+        return posterior_html(self)
+
+    def plot_genealogy(self, ax: Axes | None = None) -> Axes:
+        """Which particle descends from which: a branch for each slot, by tokens drawn.
+
+        A round counts for as many tokens as its longest particle drew. Branches have the colour of
+        their root where it has descendants of positive weight; those that died out are faded.
+
+        Args:
+            ax: the matplotlib axes to draw on; None makes a figure, as in all plots.
+
+        Raises:
+            ImportError: without matplotlib, as all plots do: ``pip install "smcprog[notebook]"``.
+
+        >>> @smc_program
+        ... def word():
+        ...     return gen(stop=" ", max_tokens=6)
+        >>> ax = engine.run(word(), particles=8, seed=0).plot_genealogy()
+        >>> ax.get_ylabel()
+        'particle'
+        """
+        from smcprog.notebook.plots import plot_genealogy
+
+        return plot_genealogy(self, ax)
+
+    def plot_ess(self, ax: Axes | None = None) -> Axes:
+        """The effective sample size of each round before resampling, under the number of particles.
+
+        >>> ax = posterior.plot_ess()
+        >>> ax.get_ylabel()
+        'ESS'
+        """
+        from smcprog.notebook.plots import plot_ess
+
+        return plot_ess(self, ax)
+
+    def plot_weights(self, ax: Axes | None = None) -> Axes:
+        """The normalised weights, largest first, and where they would be if all were equal.
+
+        >>> ax = posterior.plot_weights()
+        >>> len(ax.patches) == len(posterior)
+        True
+        """
+        from smcprog.notebook.plots import plot_weights
+
+        return plot_weights(self, ax)
+
+    def plot_marginal(self, key: Any = None, top: int = 12, ax: Axes | None = None) -> Axes:
+        """The probabilities of `marginal` as bars.
+
+        Args:
+            key: that of `marginal`.
+            top: how many values have a bar of their own; the others share one.
+
+        >>> ax = posterior.plot_marginal("shown")
+        >>> sorted(label.get_text() for label in ax.get_yticklabels())
+        ['2', '4', '6']
+        """
+        from smcprog.notebook.plots import plot_marginal
+
+        return plot_marginal(self, key, top, ax)
+
+    def plot_timing(self, ax: Axes | None = None) -> Axes:
+        """The seconds that each round took, by phase.
+
+        >>> ax = posterior.plot_timing()
+        >>> ax.get_ylabel()
+        'seconds'
+        """
+        from smcprog.notebook.plots import plot_timing
+
+        return plot_timing(self, ax)
 
     def _need_particles(self, what: str) -> None:
         if not self.values:
