@@ -6,4 +6,4 @@ python tools/smollm2.py --out build/smollm2
 OMP_NUM_THREADS=1 smcprog distill --target build/smollm2/target --layers 0,1,2,29 \
     --out build/smollm2/distilled --minutes 60 "$@"
 python benchmarks/speed.py --target build/smollm2/target --draft build/smollm2/distilled \
-    --dtype bfloat16
+    --dtype float32
