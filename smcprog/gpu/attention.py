@@ -38,6 +38,15 @@ _PACKED_QUERIES = 16
 Ints = NDArray[np.int64]
 
 
+class Rule(NamedTuple):
+    """How a layer's scores are made: what they are multiplied by, how many positions back they
+    reach (a query's own counted; None for all), and their soft cap (Gemma 2)."""
+
+    scale: float
+    window: int | None
+    softcap: float | None
+
+
 class Attending(Protocol):
     """What the attention function asks of a pass: to write its keys and values, and attend."""
 
@@ -47,9 +56,7 @@ class Attending(Protocol):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
+        rule: Rule,
     ) -> Tensor:
         """query [1, heads, T, d], key and value [1, kv_heads, T, d] to [1, T, heads, d_value]."""
         ...
@@ -87,7 +94,8 @@ def paged_attention(
         if kwargs.get(unsupported) is not None:
             raise ModelError(f"its attention needs {unsupported!r}, which paged attention lacks")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    output = _current.attend(module.layer_idx, query, key, value, scale, sliding_window, softcap)
+    rule = Rule(scale, sliding_window, softcap)
+    output = _current.attend(module.layer_idx, query, key, value, rule)
     return output, None
 
 
@@ -126,9 +134,7 @@ class KernelPass:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
+        rule: Rule,
     ) -> Tensor:
         from smcprog.gpu.triton import attention as kernels
 
@@ -142,7 +148,7 @@ class KernelPass:
             self._plan = kernels.plan(
                 self._spans, packed.shape[1], kv_heads, page_size, packed.device, trunks
             )
-        return kernels.attend(packed, keys, values, self._plan, scale, window, softcap)[None]
+        return kernels.attend(packed, keys, values, self._plan, *rule)[None]
 
 
 class AttentionPass:
@@ -177,24 +183,18 @@ class AttentionPass:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
+        rule: Rule,
     ) -> Tensor:
         keys, values = self._keys[layer], self._values[layer]
         keys.index_copy_(0, self._write_slots, key[0].transpose(0, 1))
         values.index_copy_(0, self._write_slots, value[0].transpose(0, 1))
         packed = query[0].transpose(0, 1)
-        parts = [
-            group.attend(packed, keys, values, scale, window, softcap) for group in self._groups
-        ]
+        parts = [group.attend(packed, keys, values, rule) for group in self._groups]
         output, log_sum = self._restored([part.output for part in parts]), None
         if self._trunks:
             log_sum = self._restored([part.log_sum for part in parts if part.log_sum is not None])
             for trunk in self._trunks:
-                output, log_sum = trunk.merge(
-                    packed, keys, values, scale, window, softcap, output, log_sum
-                )
+                output, log_sum = trunk.merge(packed, keys, values, rule, output, log_sum)
         return output.unsqueeze(0)
 
     def _restored(self, parts: Sequence[Tensor]) -> Tensor:
@@ -236,9 +236,7 @@ class _Trunk:
         packed: Tensor,
         keys: Tensor,
         values: Tensor,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
+        rule: Rule,
         output: Tensor,
         log_sum: Tensor,
     ) -> tuple[Tensor, Tensor]:
@@ -246,9 +244,9 @@ class _Trunk:
         and ``log_sum`` [T, heads] to the same."""
         heads, kv_heads = packed.shape[1], keys.shape[1]
         sharing = heads // kv_heads
-        if window not in self._seen:
-            self._seen[window] = self._view(window, sharing)
-        slots, mask = self._seen[window]
+        if rule.window not in self._seen:
+            self._seen[rule.window] = self._view(rule.window, sharing)
+        slots, mask = self._seen[rule.window]
         if not len(slots):
             return output, log_sum
         index = self._index
@@ -257,7 +255,7 @@ class _Trunk:
         query = query.unflatten(1, (kv_heads, sharing)).transpose(0, 1).flatten(1, 2)[None]
         key = keys.index_select(0, slots).transpose(0, 1)[None]
         value = values.index_select(0, slots).transpose(0, 1)[None]
-        out, total = _attention(query, key, value, mask, scale, softcap)
+        out, total = _attention(query, key, value, mask, rule)
         out = out[0].unflatten(1, (count, sharing)).transpose(0, 1).flatten(1, 2)
         total = total[0].unflatten(1, (count, sharing)).transpose(0, 1).flatten(1, 2)
         if index is None:
@@ -329,9 +327,7 @@ class _Group:
         packed: Tensor,
         keys: Tensor,
         values: Tensor,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
+        rule: Rule,
     ) -> _Part:
         """packed [T, heads, d], keys and values [slots, kv_heads, d] to [rows * queries, ...]."""
         if self._contiguous:
@@ -341,9 +337,9 @@ class _Group:
         heads, kv_heads = flat.shape[1], keys.shape[1]
         sharing = heads // kv_heads
         packing = sharing if self.queries <= _PACKED_QUERIES else 1
-        if window not in self._seen:
-            self._seen[window] = self._view(window, packing)
-        slots, mask = self._seen[window]
+        if rule.window not in self._seen:
+            self._seen[rule.window] = self._view(rule.window, packing)
+        slots, mask = self._seen[rule.window]
 
         query = flat.unflatten(0, (self.rows, self.queries)).transpose(1, 2)
         key = keys.index_select(0, slots).unflatten(0, (self.rows, -1)).transpose(1, 2)
@@ -352,11 +348,11 @@ class _Group:
             key = key.repeat_interleave(sharing, 1)
             value = value.repeat_interleave(sharing, 1)
         query = query.reshape(self.rows, heads // packing, packing * self.queries, -1)
-        if self._log_sums or softcap is not None:
-            output, total = _attention(query, key, value, mask, scale, softcap)
+        if self._log_sums or rule.softcap is not None:
+            output, total = _attention(query, key, value, mask, rule)
             log_sum = total.reshape(self.rows, heads, self.queries).transpose(1, 2).flatten(0, 1)
         else:
-            output = scaled_dot_product_attention(query, key, value, mask, scale=scale)
+            output = scaled_dot_product_attention(query, key, value, mask, scale=rule.scale)
             log_sum = None
         output = output.reshape(self.rows, heads, self.queries, -1)
         return _Part(output.transpose(1, 2).flatten(0, 1), log_sum)
@@ -402,23 +398,18 @@ class _Group:
 
 
 def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    scale: float,
-    softcap: float | None,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, rule: Rule
 ) -> tuple[Tensor, Tensor]:
     """Attention [rows, heads, queries, d_value] with its log-sum-exp [rows, heads, queries], with
     the scores' soft cap (Gemma 2) where there is one; softmax in float32 or wider."""
-    if softcap is None and query.device.type == "cpu" and query.shape[-1] == value.shape[-1]:
+    if rule.softcap is None and query.device.type == "cpu" and query.shape[-1] == value.shape[-1]:
         # The kernel behind scaled_dot_product_attention, which alone does not return the log-sum.
         flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        output, total = flash(query, key, value, attn_mask=mask, scale=scale)
+        output, total = flash(query, key, value, attn_mask=mask, scale=rule.scale)
         return output, total
-    scores = query @ key.transpose(-1, -2) * scale
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
+    scores = query @ key.transpose(-1, -2) * rule.scale
+    if rule.softcap is not None:
+        scores = rule.softcap * torch.tanh(scores / rule.softcap)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if mask is not None:
         scores = scores + mask

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from smcprog.errors import ModelError
-from smcprog.gpu.attention import NAME, attending, attention_pass, register
+from smcprog.gpu.attention import NAME, Rule, attending, attention_pass, register
 from smcprog.gpu.kv_cache import SCRATCH_PAGE, KVStore, Page, PagedRow, PagePool, settle
 from smcprog.gpu.sharing import Span
 
@@ -263,12 +263,10 @@ class _Probe:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
+        rule: Rule,
     ) -> Tensor:
         self.layers.append(layer)
-        self.windows.append(window)
+        self.windows.append(rule.window)
         self.shapes.append((key.shape[1], key.shape[3], value.shape[3]))
         self.dtype = key.dtype
         return query.new_zeros((1, query.shape[2], query.shape[1], value.shape[3]))
