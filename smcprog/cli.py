@@ -277,25 +277,27 @@ def bench(console: Console, options: argparse.Namespace) -> None:
     program = load_program(options.program)
     call = bind(program, options.arg)
     engine = engine_of(options)
-    costs = engine.roofline()
-    console.print(escape(program.plan().explain(costs)), highlight=False, soft_wrap=True)
 
-    def token_seconds(particles: int, block: Any) -> float:
-        """Seconds for one token of one sequence, while N are drawn."""
+    def token_seconds(particles: int, block: Any) -> tuple[float, int]:
+        """Seconds for one token of one sequence, while N are drawn, and the longest context."""
         settings = {"particles": particles, "block": block, "seed": options.seed}
         engine.run(call, on_dead="return", **settings)  # warms up
         posterior = engine.run(call, on_dead="return", **settings)
         drawn = sum(len(tokens) for record in posterior.rounds for tokens in record.tokens)
         if not drawn:
             raise UsageError(f"{program.name} drew no token: there is nothing to measure")
-        return posterior.stats.seconds * particles / drawn
+        stats = posterior.stats
+        return stats.seconds * particles / drawn, stats.unshared_kv_tokens // particles
 
-    alone = token_seconds(1, 0)
+    alone, context = token_seconds(1, 0)
+    limit = engine.context_limit
+    costs = engine.roofline(context if limit is None else min(context, limit - 1))
+    console.print(escape(program.plan().explain(costs)), highlight=False, soft_wrap=True)
     table = Table("N", "K", "ms a token", "predicted S", "measured S")
     table.add_row("1", "0", f"{1000 * alone:.1f}", "1.00", "1.00")
     blocks = [options.block] if options.block is not None else [2, 4, 8]
     for block in blocks if engine.has_draft else [0]:
-        seconds = token_seconds(options.particles, block)
+        seconds, _ = token_seconds(options.particles, block)
         predicted = "-" if block == "auto" else f"{costs.speedup(options.particles, block):.2f}"
         table.add_row(
             str(options.particles),
