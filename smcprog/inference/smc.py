@@ -430,7 +430,11 @@ def evaluate(potential: TextPotential, texts: list[Text], complete: bool) -> lis
     Raises:
         WeightError: if there is not one for each, or one is NaN or +inf.
     """
-    values = np.asarray(potential.log_potential(texts, complete), dtype=np.float64)
+    try:
+        values = np.asarray(potential.log_potential(list(texts), complete), dtype=np.float64)
+    except Exception as error:
+        error.add_note(f"raised by {potential!r}, which was given {len(texts)} texts to weigh")
+        raise
     if values.shape != (len(texts),):
         raise WeightError(
             f"{potential!r} returned an array of shape {values.shape} for {len(texts)} texts; "

@@ -283,6 +283,13 @@ class Product(Potential):
         constraints = dict.fromkeys(f for f in self.factors if isinstance(f, Constraint))
         texts = tuple(f for f in self.factors if isinstance(f, TextPotential))
         for text in texts:
+            try:
+                hash(text)
+            except TypeError as error:
+                raise TypeError(
+                    f"{text!r} cannot be hashed ({error}); texts are asked for once a potential, "
+                    "so it must be, such as a frozen dataclass of strings, numbers and tuples"
+                ) from error
             if text.stage not in ("block", "end"):
                 raise ValueError(
                     f"{text!r} has stage={text.stage!r}: a TextPotential is evaluated at "

@@ -13,6 +13,7 @@ from smcprog import (
     NaNLogitsError,
     ProgramError,
     TabularEngine,
+    TextPotential,
     condition,
     draw,
     gen,
@@ -236,3 +237,23 @@ def test_an_error_of_the_watcher_is_the_users():
     with pytest.raises(ZeroDivisionError):
         engine.run(long_text(), particles=4, on_round=lambda progress: 1 / 0)
     assert not engine._rows
+
+
+class Broken(TextPotential):
+    stage = "end"
+
+    def __repr__(self):
+        return "Broken()"
+
+    def log_potential(self, texts, complete):
+        raise KeyError("boo")
+
+
+def test_an_error_of_a_potential_names_it():
+    @smc_program
+    def judged():
+        return gen(Broken(), max_tokens=2)
+
+    with pytest.raises(KeyError) as caught:
+        tables.engine().run(judged(), particles=2)
+    assert any(note.startswith("raised by Broken()") for note in caught.value.__notes__)

@@ -69,3 +69,17 @@ def test_only_potentials_multiply(slip):
 def test_a_stage_that_does_not_exist():
     with pytest.raises(ValueError, match="stage='blok'"):
         product(Length("blok"))
+
+
+@dataclass(frozen=True)
+class Words(TextPotential):
+    words: list[str]
+    stage: str = "end"
+
+    def log_potential(self, texts, complete):
+        return np.zeros(len(texts))
+
+
+def test_a_potential_that_cannot_be_hashed():
+    with pytest.raises(TypeError, match="unhashable type: 'list'.*frozen dataclass"):
+        product(Words(["a"]))
