@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from figures import shown
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, DynamicCache
@@ -63,11 +64,6 @@ def rounds(engine: Engine, text: str, particles: int, block: int, tokens: int) -
         write(text, tokens), particles=particles, block=block, seed=0, resample="round"
     )
     return [sum(record.seconds.values()) for record in posterior.rounds[1:-1]]
-
-
-def shown(values: Sequence[float], digits: int) -> str:
-    low, mid, high = (f"{f(values):.{digits}f}" for f in (min, median, max))
-    return f"{mid} ({low}-{high})"
 
 
 def main() -> None:

@@ -14,9 +14,9 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 import torch
+from figures import shown
 from rich.console import Console
 from rich.table import Table
 
@@ -58,11 +58,6 @@ def compared(
         for _ in range(repeats + 1)
     ]
     return pairs[1:]
-
-
-def shown(values: Sequence[float], digits: int) -> str:
-    low, mid, high = (f"{f(values):.{digits}f}" for f in (min, median, max))
-    return f"{mid} ({low}-{high})"
 
 
 def main() -> None:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import Any
 
 import torch
+from figures import shown
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM
@@ -116,11 +116,6 @@ def measured(runs: dict[str, Run], repeats: int) -> dict[str, list[float]]:
         for name, run in runs.items():
             times[name].append(milliseconds(run, seed))
     return {name: values[1:] for name, values in times.items()}
-
-
-def shown(values: Sequence[float], digits: int) -> str:
-    low, mid, high = (f"{f(values):.{digits}f}" for f in (min, median, max))
-    return f"{mid} ({low}-{high})"
 
 
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> str:

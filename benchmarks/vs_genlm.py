@@ -15,12 +15,12 @@ import argparse
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import torch
+from figures import shown
 from genlm.backend.llm import AsyncTransformer
 from genlm.control import BoolFSA, PromptedLLM, direct_token_sampler, eager_token_sampler
 from rich.console import Console
@@ -50,11 +50,6 @@ def milliseconds(run: Run, seed: int) -> float:
     begin = time.perf_counter()
     tokens = run(seed)
     return 1000 * (time.perf_counter() - begin) / tokens
-
-
-def shown(values: Sequence[float], digits: int) -> str:
-    low, mid, high = (f"{f(values):.{digits}f}" for f in (min, median, max))
-    return f"{mid} ({low}-{high})"
 
 
 def main() -> None:

@@ -243,7 +243,7 @@ def run_file(console: Console, program: Program[Any], options: argparse.Namespac
         raise UsageError(f"--out: {options.out} exists, or its folder does not; name a new file")
     common = arguments_of(program, options.arg)
     engine = engine_of(options)
-    costs = engine.roofline() if options.block == "auto" else None
+    costs = engine.roofline() if options.block == "auto" and engine.has_draft else None
     settings = check_settings(options.particles, options.block, engine.has_draft, costs=costs)
     seed = secrets.randbits(63) if options.seed is None else check_seed(options.seed)
     counts = run_inputs(

@@ -119,6 +119,12 @@ def attention_pass(store: KVStore, spans: Sequence[Span], write_slots: Tensor) -
     return chosen(store, spans, write_slots)
 
 
+def _write(keys: Tensor, values: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:
+    """Put a layer's new keys and values [1, kv_heads, T, d] into their slots of it."""
+    keys.index_copy_(0, slots, key[0].transpose(0, 1))
+    values.index_copy_(0, slots, value[0].transpose(0, 1))
+
+
 class KernelPass:
     """A pass by the Triton kernels: see `attention_pass`."""
 
@@ -139,8 +145,7 @@ class KernelPass:
         from smcprog.gpu.triton import attention as kernels
 
         keys, values = self._store.keys[layer], self._store.values[layer]
-        keys.flatten(0, 1).index_copy_(0, self._write_slots, key[0].transpose(0, 1))
-        values.flatten(0, 1).index_copy_(0, self._write_slots, value[0].transpose(0, 1))
+        _write(keys.flatten(0, 1), values.flatten(0, 1), self._write_slots, key, value)
         packed = query[0].transpose(0, 1)
         if self._plan is None:
             page_size, kv_heads = keys.shape[1:3]
@@ -186,8 +191,7 @@ class AttentionPass:
         rule: Rule,
     ) -> Tensor:
         keys, values = self._keys[layer], self._values[layer]
-        keys.index_copy_(0, self._write_slots, key[0].transpose(0, 1))
-        values.index_copy_(0, self._write_slots, value[0].transpose(0, 1))
+        _write(keys, values, self._write_slots, key, value)
         packed = query[0].transpose(0, 1)
         parts = [group.attend(packed, keys, values, rule) for group in self._groups]
         output, log_sum = self._restored([part.output for part in parts]), None

@@ -140,9 +140,7 @@ class EventTable:
         """
         from smcprog.gpu.triton import sampling as kernels
 
-        masks = [space.mask for space in spaces]
-        same = all(mask is masks[0] for mask in masks)
-        words = np.stack(masks[:1] if same else masks).view(np.int32)
+        words = np.stack(_masks(spaces)).view(np.int32)
         draws = kernels.sample(
             logits,
             torch.from_numpy(words).to(self._device),
@@ -164,16 +162,20 @@ class EventTable:
 
     def _allowed(self, spaces: Sequence[EventSpace]) -> Tensor:
         """The masks as bool[n, V], or bool[1, V] where all are one object."""
-        masks = [space.mask for space in spaces]
-        if any(mask is not masks[0] for mask in masks):
-            return self._unpack(masks)
-        if masks[0] is self._vocabulary.ordinary:
+        masks = _masks(spaces)
+        if len(masks) == 1 and masks[0] is self._vocabulary.ordinary:
             return self._ordinary
-        return self._unpack(masks[:1])
+        return self._unpack(masks)
 
     def _unpack(self, masks: Sequence[Bits]) -> Tensor:
         octets = torch.from_numpy(np.stack(masks).view(np.uint8)).to(self._device)
         return self._eight_bools[octets.long()].view(torch.bool)[:, : self._vocabulary.size]
+
+
+def _masks(spaces: Sequence[EventSpace]) -> list[Bits]:
+    """The mask of each row, or one where all are one object."""
+    masks = [space.mask for space in spaces]
+    return masks[:1] if all(mask is masks[0] for mask in masks) else masks
 
 
 def product_of_powers(tables: Sequence[Tensor], lms: Sequence[LM]) -> Tensor:

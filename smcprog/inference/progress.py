@@ -41,8 +41,9 @@ def observer(runs: Sequence[Run], bar: Any, on_round: OnRound | None) -> Observe
     numbers = {run: number for number, run in enumerate(runs)}
 
     def observe(run: Run, record: RoundRecord) -> bool:
-        bar.set_postfix(ess=f"{record.ess:.1f}", running=record.live, refresh=False)
-        bar.update(sum(map(len, record.tokens)))
+        if not bar.disable:
+            bar.set_postfix(ess=f"{record.ess:.1f}", running=record.live, refresh=False)
+            bar.update(sum(map(len, record.tokens)))
         if on_round is None:
             return True
         heaviest = run.particles[int(np.argmax(run.log_weights))]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from smcprog.inference.interface import EngineInterface, EventSpace, Extension, Query, Row
 from smcprog.inference.randomness import Philox
 from smcprog.potentials.base import LM
+from smcprog.vocabulary import unpack
 
 MOST_BLOCK = 16
 """The largest K that ``block="auto"`` takes."""
@@ -126,9 +127,7 @@ def measure(engine: EngineInterface, context: int) -> Roofline:
         KVPoolError, ContextLengthError: if the engine has no room for that.
     """
     vocabulary = engine.tokenization.vocabulary
-    token = int(
-        np.flatnonzero(np.unpackbits(vocabulary.ordinary.view(np.uint8), bitorder="little"))[0]
-    )
+    token = int(np.flatnonzero(unpack(vocabulary.ordinary, vocabulary.size))[0])
     space = EventSpace(vocabulary.ordinary)
     opened: list[Row] = []
 
@@ -191,9 +190,8 @@ class DraftRecord:
     def weigh(self, increments: NDArray[np.float64]) -> None:
         """Note the log weights of weighted tokens."""
         self.weighted += len(increments)
-        for log_w in increments.tolist():
-            self.log_w = float(np.logaddexp(self.log_w, log_w))
-            self.log_w2 = float(np.logaddexp(self.log_w2, 2 * log_w))
+        self.log_w = float(np.logaddexp.reduce(increments, initial=self.log_w))
+        self.log_w2 = float(np.logaddexp.reduce(2 * increments, initial=self.log_w2))
 
     @property
     def enough(self) -> bool:

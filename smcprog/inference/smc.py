@@ -97,6 +97,8 @@ def enter(engine: EngineInterface, waiting: deque[Run], in_flight: Sequence[Run]
     Room is for `MOST_PARTICLES`, and in a fixed KV pool for all that the particles' own contexts
     could come to hold without sharing. A run that needs more than there is at all enters alone.
     """
+    if not waiting:
+        return []
     entered: list[Run] = []
     lengths = [length for run in in_flight for length in run.longest_contexts]
     while waiting:
@@ -324,7 +326,8 @@ def reweight(engine: EngineInterface, blocks: Sequence[Block], scores: Sequence[
         log_p = scored.log_p[:, : scored.kept]
         increments = log_power(log_p, generation.request.potential.lms)
         increments -= block.log_q[: scored.kept]
-        note_draft(block, increments, scored.kept)
+        if run.settings.costs is not None:
+            note_draft(block, increments, scored.kept)
         increments[block.verified] = 0.0  # their factor is Z_t, which is in log_z
         increment = float(np.sum(increments)) + scored.log_z
         generation.log_ps += log_p.sum(axis=1)
