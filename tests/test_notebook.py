@@ -444,7 +444,8 @@ def test_labels_of_a_marginal(plt):
     ax = posterior([{"k": value} for value in values], range(7, 0, -1)).plot_marginal("k")
     labels = [text.get_text() for text in ax.get_yticklabels()]
     assert labels[:3] == ["$x_1$ costs $5", "a\\nb", "''"]
-    assert labels[3].startswith("\\u4e2d") and labels[3].endswith("d…") and len(labels[3]) <= 40
+    escapes = labels[3].startswith("\\u4e2d") and labels[3].endswith("d…") and len(labels[3]) <= 40
+    assert labels[3] == "中" * 30 or escapes  # by the fonts that are installed
     assert labels[4:] == ["x" * 39 + "…", "7", "שלום"]
     ax.figure.canvas.draw()
 

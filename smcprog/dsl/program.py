@@ -7,8 +7,8 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Coroutine, Generator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, cast, overload
 
 from smcprog.dsl.asking import Inlinable, Inline, awaited
 from smcprog.dsl.compare import ATOMS
@@ -18,29 +18,103 @@ from smcprog.dsl.marker import check_program_call
 from smcprog.errors import ProgramError
 
 if TYPE_CHECKING:
+    from typing_extensions import ParamSpec, TypeVar
+
     from smcprog.dsl.plan import Plan
 
-P = ParamSpec("P")
+    # With defaults, `Program` and `BoundProgram` are whole types where nobody says more.
+    P = ParamSpec("P", default=...)
+    T_co = TypeVar("T_co", covariant=True, default=Any)
+
+    class _Value(Any):
+        """What a program call may be besides a `BoundProgram`, to a type checker: in a program it
+        is the program's value, of any type. (Operators have to be spelled out.)"""
+
+        def __lt__(self, other: Any, /) -> Any: ...
+        def __le__(self, other: Any, /) -> Any: ...
+        def __gt__(self, other: Any, /) -> Any: ...
+        def __ge__(self, other: Any, /) -> Any: ...
+        def __add__(self, other: Any, /) -> Any: ...
+        def __radd__(self, other: Any, /) -> Any: ...
+        def __sub__(self, other: Any, /) -> Any: ...
+        def __rsub__(self, other: Any, /) -> Any: ...
+        def __mul__(self, other: Any, /) -> Any: ...
+        def __rmul__(self, other: Any, /) -> Any: ...
+        def __matmul__(self, other: Any, /) -> Any: ...
+        def __rmatmul__(self, other: Any, /) -> Any: ...
+        def __truediv__(self, other: Any, /) -> Any: ...
+        def __rtruediv__(self, other: Any, /) -> Any: ...
+        def __floordiv__(self, other: Any, /) -> Any: ...
+        def __rfloordiv__(self, other: Any, /) -> Any: ...
+        def __mod__(self, other: Any, /) -> Any: ...
+        def __rmod__(self, other: Any, /) -> Any: ...
+        def __pow__(self, other: Any, /) -> Any: ...
+        def __rpow__(self, other: Any, /) -> Any: ...
+        def __and__(self, other: Any, /) -> Any: ...
+        def __rand__(self, other: Any, /) -> Any: ...
+        def __or__(self, other: Any, /) -> Any: ...
+        def __ror__(self, other: Any, /) -> Any: ...
+        def __xor__(self, other: Any, /) -> Any: ...
+        def __rxor__(self, other: Any, /) -> Any: ...
+        def __neg__(self) -> Any: ...
+        def __pos__(self) -> Any: ...
+        def __invert__(self) -> Any: ...
+        def __getitem__(self, key: Any, /) -> Any: ...
+        def __setitem__(self, key: Any, value: Any, /) -> None: ...
+        def __delitem__(self, key: Any, /) -> None: ...
+        def __contains__(self, item: Any, /) -> bool: ...
+        def __iter__(self) -> Iterator[Any]: ...
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+        def __enter__(self) -> Any: ...
+        def __exit__(self, *details: Any) -> None: ...
+else:
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    T_co = TypeVar("T_co", covariant=True)
+    _Value = object
+
+Q = ParamSpec("Q")
 T = TypeVar("T")
+C = TypeVar("C")
 
 
-class Program(Inlinable, Generic[P]):
+class Program(Inlinable, Generic[P, T_co]):
     """A generation program: what `smc_program` makes of a function.
 
     Called outside a run, it gives a `BoundProgram` for ``Engine.run``; called in another program,
-    it runs there, shares the caller's context, and gives its return value. (To a type checker a
-    call is Any, for it cannot tell the two apart.) As an attribute of a class it is a method.
+    it runs there, shares the caller's context, and gives its return value. As an attribute of a
+    class it is a method.
+
+    To a type checker, which cannot tell the two apart, a call is both: a ``BoundProgram[T]`` with
+    T the function's return type, so that ``engine.run(program(...))`` is a ``Posterior[T]``, and
+    beside that a value of any type, of which nothing is checked. In a program, ``aside(...)`` of a
+    call is a T; elsewhere say ``typing.cast(T, program(...))`` to have its value checked.
 
     It pickles by its qualified name, as functions do.
+
+    >>> @smc_program
+    ... def greet(name: str) -> str:
+    ...     prompt(f"Hello {name}")
+    ...     return context()
+    >>> greet("Ada")
+    greet('Ada')
+    >>> @smc_program
+    ... def greet_both(first: str, second: str) -> str:
+    ...     greet(first)
+    ...     prompt(". ")
+    ...     return greet(second)
+    >>> engine.run(greet_both("Ada", "Bob"), particles=1).best
+    'Hello Ada. Hello Bob'
     """
 
-    def __init__(self, function: Callable[P, Any], outer: Mapping[str, Any]) -> None:
+    def __init__(self, function: Callable[P, T_co], outer: Mapping[str, Any]) -> None:
         assert isinstance(function, types.FunctionType)
         functools.update_wrapper(self, function)
-        self.name = function.__qualname__.rpartition("<locals>.")[2]
+        self.name: str = function.__qualname__.rpartition("<locals>.")[2]
         self.owner: type | None = None
         self.function: types.FunctionType = function
-        self.signature = inspect.signature(function)
+        self.signature: inspect.Signature = inspect.signature(function)
         self.compiled: Compiled = compile_program(
             function, self.name, outer, (smc_program, classmethod, staticmethod)
         )
@@ -51,20 +125,34 @@ class Program(Inlinable, Generic[P]):
             if parameter.default is not parameter.empty and type(parameter.default) not in ATOMS
         }
 
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        call = BoundProgram(self, args, kwargs)
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundProgram[T_co]:
+        call: BoundProgram[T_co] = BoundProgram(self, args, kwargs)
         check_program_call(self.name, sys._getframe(1), call)
         return call
 
+    # Of a class method the first parameter is the class, of a method the instance; a static method
+    # has neither.
     @overload
-    def __get__(self, instance: None, owner: type) -> Program[P]: ...
+    def __get__(
+        self: Program[Concatenate[type[C], Q], T], instance: None, owner: type[C]
+    ) -> Program[Q, T]: ...
     @overload
-    def __get__(self, instance: object, owner: type | None = None) -> Program[...]: ...
-    def __get__(self, instance: object | None, owner: type | None = None) -> Program[Any]:
+    def __get__(
+        self: Program[Concatenate[type[C], Q], T], instance: C, owner: type[C] | None = None
+    ) -> Program[Q, T]: ...
+    @overload
+    def __get__(self, instance: None, owner: type) -> Program[P, T_co]: ...
+    @overload
+    def __get__(
+        self: Program[Concatenate[C, Q], T], instance: C, owner: type[C] | None = None
+    ) -> Program[Q, T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Program[P, T_co]: ...
+    def __get__(self, instance: object | None, owner: type | None = None) -> Any:
         if instance is None:
             return self
         # A bound method forwards plan(), name and so on to the program.
-        return cast("Program[Any]", types.MethodType(self, instance))
+        return types.MethodType(self, instance)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.owner = owner
@@ -113,7 +201,7 @@ class Program(Inlinable, Generic[P]):
         return cast("Coroutine[Any, Any, Any]", self._coroutine(*args, **kwargs))
 
 
-class BoundProgram:
+class BoundProgram(Generic[T_co], _Value):
     """A program and its arguments: what ``Engine.run`` runs.
 
     >>> @smc_program
@@ -133,7 +221,7 @@ class BoundProgram:
     """
 
     def __init__(
-        self, program: Program[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, program: Program[..., T_co], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         try:
             self._arguments = program.signature.bind(*args, **kwargs)
@@ -143,14 +231,17 @@ class BoundProgram:
 
     @property
     def name(self) -> str:
+        """The program's name."""
         return self.program.name
 
     @property
     def args(self) -> tuple[Any, ...]:
+        """The positional arguments."""
         return self._arguments.args
 
     @property
     def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments."""
         return self._arguments.kwargs
 
     def plan(self) -> Plan:
@@ -178,7 +269,7 @@ class BoundProgram:
         }
         return bound.args, bound.kwargs
 
-    def __await__(self) -> Generator[Any, Any, Any]:
+    def __await__(self) -> Generator[Any, Any, T_co]:
         awaited(self)
         return Inline(self.program, self.args, self.kwargs).__await__()
 
@@ -189,11 +280,11 @@ class BoundProgram:
 
 
 @overload
-def smc_program(function: classmethod[Any, P, T]) -> classmethod[Any, P, Any]: ...
+def smc_program(function: Callable[Q, BoundProgram[T]]) -> Program[Q, T]: ...
 @overload
-def smc_program(function: staticmethod[P, T]) -> staticmethod[P, Any]: ...  # type: ignore[overload-overlap]
+def smc_program(function: Callable[Q, Coroutine[Any, Any, T]]) -> Program[Q, T]: ...
 @overload
-def smc_program(function: Callable[P, Any]) -> Program[P]: ...
+def smc_program(function: Callable[Q, T]) -> Program[Q, T]: ...
 def smc_program(function: Any = None) -> Any:
     """Compile a function to a program.
 

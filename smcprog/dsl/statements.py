@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, overload
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, SupportsFloat, TypeVar, TypeVarTuple, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smcprog.dsl.asking import AsideAsked, Ask, Held, awaited, current
 from smcprog.dsl.copying import copied
@@ -39,6 +40,11 @@ from smcprog.potentials.base import LM, Potential, product
 from smcprog.text import EOS, LEAVE, Stop, StopEvent, Text
 
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+Ts = TypeVarTuple("Ts")
+
+Weights = Sequence[float] | NDArray[Any]
 
 _LIMIT = "gen(..., max_tokens=40)"
 _STOP = 'gen(..., stop=".")'
@@ -239,7 +245,7 @@ def logprob(text: str | Sequence[str], given: str | None = None) -> float | list
 
 
 @statement()
-def factor(logw: float) -> None:
+def factor(logw: SupportsFloat) -> None:
     """Multiply the particle's weight by exp(``logw``).
 
     >>> @smc_program
@@ -254,7 +260,7 @@ def factor(logw: float) -> None:
 
 
 @statement()
-def condition(ok: bool) -> None:
+def condition(ok: object) -> None:
     """Keep only what satisfies ``ok``: ``factor(0 if ok else -inf)``.
 
     >>> @smc_program
@@ -273,7 +279,7 @@ def condition(ok: bool) -> None:
 
 
 @statement()
-def twist(logpsi: float) -> None:
+def twist(logpsi: SupportsFloat) -> None:
     """Set this program's current guess of its future log weight.
 
     The weight moves by new - old, and the last guess is taken back when the program returns: the
@@ -310,8 +316,12 @@ def sync() -> None:
     return ask(Sync())
 
 
+@overload
+def draw(values: Sequence[T], weights: Weights | None = None) -> T: ...
+@overload
+def draw(values: NDArray[Any], weights: Weights | None = None) -> Any: ...
 @statement()
-def draw(values: Sequence[T], weights: Sequence[float] | None = None) -> T:
+def draw(values: Sequence[T] | NDArray[Any], weights: Weights | None = None) -> T:
     """Draw one of ``values`` with the run's own generator; ``weights`` need not sum to 1.
 
     >>> @smc_program
@@ -333,10 +343,37 @@ def draw(values: Sequence[T], weights: Sequence[float] | None = None) -> T:
 
 
 @overload
-def call(fn: Callable[..., T], *args: Any, batch: Literal[False] = False) -> T: ...
+def call(fn: Callable[[*Ts], Awaitable[T]], *args: *Ts, batch: Literal[False] = False) -> T: ...
 @overload
-def call(fn: Callable[..., Any], *args: Any, batch: bool) -> Any: ...
-@statement()
+def call(fn: Callable[[*Ts], T], *args: *Ts, batch: Literal[False] = False) -> T: ...
+@overload
+def call(
+    fn: Callable[[list[A]], Awaitable[Iterable[T]] | Iterable[T]],
+    arg: A,
+    /,
+    *,
+    batch: Literal[True],
+) -> T: ...
+@overload
+def call(
+    fn: Callable[[list[A], list[B]], Awaitable[Iterable[T]] | Iterable[T]],
+    arg: A,
+    other: B,
+    /,
+    *,
+    batch: Literal[True],
+) -> T: ...
+@overload
+def call(
+    fn: Callable[..., Awaitable[Iterable[T]] | Iterable[T]],
+    arg: Any,
+    other: Any,
+    third: Any,
+    /,
+    *args: Any,
+    batch: Literal[True],
+) -> T: ...
+@statement()  # type: ignore[misc]  # that *args does not take *Ts is mypy's error
 def call(fn: Callable[..., Any], *args: Any, batch: bool = False) -> Any:
     """Run a slow, asynchronous or effectful host function once for this particle.
 
@@ -364,7 +401,7 @@ def call(fn: Callable[..., Any], *args: Any, batch: bool = False) -> Any:
 
 
 @statement(holds=True)
-def aside(program_call: Any, inherit: bool = False) -> Any:
+def aside(program_call: BoundProgram[T], inherit: bool = False) -> T:
     """Run another program in an empty context, or (``inherit``) in a copy of this one; returns its
     value. Its weights count; the context is then what it was.
 
@@ -397,7 +434,8 @@ def aside(program_call: Any, inherit: bool = False) -> Any:
     if not isinstance(inherit, (bool, np.bool_)):
         raise ProgramError(f"aside(inherit=...) takes True or False, not {inherit!r}")
     awaited(program_call)  # in hand-written code, where it has been called
-    return AsideAsked(program_call, bool(inherit))
+    asked: Any = AsideAsked(program_call, bool(inherit))
+    return asked
 
 
 @statement()

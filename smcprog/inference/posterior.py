@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, SupportsFloat, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,15 @@ from smcprog.inference.weights import effective_sample_size, log_evidence, norma
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)  # `Posterior` alone is of values of any type
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+H = TypeVar("H", bound=Hashable)
 
 FORMAT = "smcprog.posterior/1"
 
@@ -42,15 +51,17 @@ class Stats:
     seconds: float
 
     def __getitem__(self, name: str) -> float:
-        if name not in {field.name for field in fields(self)}:
+        if name not in {one.name for one in fields(self)}:
             raise KeyError(name)
         value: float = getattr(self, name)
         return value
 
 
 @dataclass(eq=False, repr=False)
-class Posterior:
+class Posterior(Generic[T]):
     """A properly weighted sample: E[exp(log_evidence) * expect(f)] = sum_x gamma(x) f(x).
+
+    To a type checker it is a ``Posterior[T]``, with T the return type of the program.
 
     Attributes:
         values: the program's return value, per particle; None of a particle of weight zero.
@@ -64,6 +75,7 @@ class Posterior:
             and source. Contexts that outgrew ``max_tokens`` are among them.
         stats: what the run cost.
         seed: the seed that was used; ``run(..., seed=posterior.seed)`` repeats the run.
+        spellings: the text of each token id in ``rounds``.
 
     The examples are of a die, drawn by ``draw(range(1, 7))``, that must show an even number.
 
@@ -75,7 +87,7 @@ class Posterior:
     True
     """
 
-    values: list[Any]
+    values: list[T | None]
     texts: list[str]
     tokens: list[list[int]]
     log_weights: NDArray[np.float64]
@@ -86,6 +98,7 @@ class Posterior:
     deaths: list[Death]
     stats: Stats
     seed: int
+    spellings: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -121,7 +134,7 @@ class Posterior:
         return len({r for r, w in zip(self.roots, weights, strict=True) if w > -np.inf})
 
     @property
-    def best(self) -> Any:
+    def best(self) -> T:
         """The value of most posterior mass, equal values pooled.
 
         >>> posterior.best["shown"] in (2, 4, 6)
@@ -131,9 +144,10 @@ class Posterior:
             ValueError: when every particle died.
         """
         self._need_particles("best")
-        return self.pooled()[0][0]
+        best: T = self.pooled()[0][0]
+        return best
 
-    def sample(self, n: int = 1, seed: int | None = None) -> list[Any]:
+    def sample(self, n: int = 1, seed: int | None = None) -> list[T]:
         """n values drawn by weight, with replacement.
 
         >>> all(value["shown"] % 2 == 0 for value in posterior.sample(10, seed=1))
@@ -141,8 +155,17 @@ class Posterior:
         """
         self._need_particles("sample")
         rng = np.random.default_rng(seed)
-        return [self.values[i] for i in rng.choice(len(self), size=n, p=self.weights)]
+        values: list[Any] = self.values
+        return [values[i] for i in rng.choice(len(self), size=n, p=self.weights)]
 
+    @overload
+    def expect(  # type: ignore[overload-overlap]
+        self, fn: Callable[[T], NDArray[Any] | Sequence[float]]
+    ) -> NDArray[np.float64]: ...
+    @overload
+    def expect(self, fn: Callable[[T], SupportsFloat]) -> float: ...
+    @overload
+    def expect(self, fn: str | int) -> Any: ...
     def expect(self, fn: Any) -> Any:
         """E[fn(value)], the weighted mean: a float, or an array where fn returns arrays.
 
@@ -163,6 +186,12 @@ class Posterior:
         mean = sum(terms[1:], terms[0])
         return float(mean) if np.ndim(mean) == 0 else mean
 
+    @overload
+    def marginal(self: Posterior[H], key: None = None) -> dict[H, float]: ...
+    @overload
+    def marginal(self, key: Callable[[T], H]) -> dict[H, float]: ...
+    @overload
+    def marginal(self, key: Any = None) -> dict[Any, float]: ...
     def marginal(self, key: Any = None) -> dict[Any, float]:
         """A dict from value to probability, largest first.
 
@@ -220,11 +249,12 @@ class Posterior:
                     "dicts, lists, strings, numbers"
                 ) from error
         data: dict[str, Any] = {"format": FORMAT}
-        data.update({field.name: getattr(self, field.name) for field in fields(self)})
+        data.update({one.name: getattr(self, one.name) for one in fields(self)})
         data["log_weights"] = [_plain(w) for w in self.log_weights.tolist()]
         data["traces"] = [[_entry(entry) for entry in trace] for trace in self.traces]
         data["rounds"] = [asdict(record) for record in self.rounds]
         data["stats"] = asdict(self.stats)
+        data["spellings"] = {str(token): text for token, text in self.spellings.items()}
         # Derived, for those who read the file without this package.
         data["log_evidence"] = _plain(self.log_evidence)
         data["weights"] = self.weights.tolist()
@@ -243,7 +273,7 @@ class Posterior:
         Path(path).write_text(text, encoding="utf-8")
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Posterior:
+    def load(cls, path: str | PathLike[str]) -> Posterior[Any]:
         """Read what `save` wrote. Tuples have become lists, `Text` str, and
         the keys of dicts str.
 
@@ -281,6 +311,7 @@ class Posterior:
             deaths=[Death(*death) for death in data["deaths"]],
             stats=Stats(**data["stats"]),
             seed=data["seed"],
+            spellings={int(i): text for i, text in data.get("spellings", {}).items()},
         )
 
     def pooled(self, key: Any = None) -> list[tuple[Any, float]]:
@@ -309,7 +340,8 @@ class Posterior:
         """Which particle descends from which: a branch for each slot, by tokens drawn.
 
         A round counts for as many tokens as its longest particle drew. Branches have the colour of
-        their root where it has descendants of positive weight; those that died out are faded.
+        their root where it has descendants of positive weight; those that died out are faded. Of
+        few particles the tokens are written along the branches.
 
         Args:
             ax: the matplotlib axes to draw on; None makes a figure, as in all plots.
@@ -324,14 +356,17 @@ class Posterior:
         >>> ax.get_ylabel()
         'particle'
         """
-        from smcprog.notebook.plots import plot_genealogy
+        from smcprog.notebook.genealogy import plot_genealogy
 
         return plot_genealogy(self, ax)
 
     def plot_ess(self, ax: Axes | None = None) -> Axes:
         """The effective sample size of each round before resampling, under the number of particles.
 
-        >>> ax = posterior.plot_ess()
+        >>> @smc_program
+        ... def word():
+        ...     return gen(stop=" ", max_tokens=6)
+        >>> ax = engine.run(word(), particles=8, seed=0).plot_ess()
         >>> ax.get_ylabel()
         'ESS'
         """
@@ -368,7 +403,10 @@ class Posterior:
     def plot_timing(self, ax: Axes | None = None) -> Axes:
         """The seconds that each round took, by phase.
 
-        >>> ax = posterior.plot_timing()
+        >>> @smc_program
+        ... def word():
+        ...     return gen(stop=" ", max_tokens=6)
+        >>> ax = engine.run(word(), particles=8, seed=0).plot_timing()
         >>> ax.get_ylabel()
         'seconds'
         """

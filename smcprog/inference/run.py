@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any, Literal, Self, TypedDict, Unpack, cast, overload
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -28,6 +28,8 @@ from smcprog.inference.settings import (
     for_each,
 )
 from smcprog.inference.smc import run_rounds
+
+T = TypeVar("T")
 
 
 class RunSettings(TypedDict, total=False):
@@ -81,14 +83,14 @@ class Runner:
 
     @overload
     def run(
-        self: EngineInterface, program_call: BoundProgram, **settings: Unpack[RunSettings]
-    ) -> Posterior: ...
+        self: EngineInterface, program_call: BoundProgram[T], **settings: Unpack[RunSettings]
+    ) -> Posterior[T]: ...
     @overload
     def run(
         self: EngineInterface,
-        program_call: Sequence[BoundProgram],
+        program_call: Sequence[BoundProgram[T]],
         **settings: Unpack[RunSettings],
-    ) -> list[Posterior]: ...
+    ) -> list[Posterior[T]]: ...
 
     def run(
         self: EngineInterface,
@@ -250,6 +252,8 @@ def check_deterministic(run: Run) -> None:
 def posterior_of(run: Run, seconds: float) -> Posterior:
     """What a finished run has to show."""
     particles = [] if run.all_dead else run.particles
+    drawn = {i for record in run.records for tokens in record.tokens for i in tokens}
+    spelled = run.engine.tokenization.vocabulary.tokens
     stats = Stats(
         rounds=len(run.records),
         drafted_tokens=run.drafted_tokens,
@@ -274,6 +278,7 @@ def posterior_of(run: Run, seconds: float) -> Posterior:
         deaths=[death for _, death in sorted(run.deaths.items())],
         stats=stats,
         seed=run.seed,
+        spellings={i: spelled[i].decode("utf-8", "backslashreplace") for i in sorted(drawn)},
     )
 
 

@@ -19,7 +19,7 @@ lm**3
 """
 
 
-def model(source: Any) -> LM:
+def model(source: str | PathLike[str] | tuple[Any, Any]) -> LM:
     """A second language model as a factor: it reads the same tokens, or those after ``.given``.
 
     Like ``lm.given`` it multiplies the target: ``gen(model(b))`` draws from p(x) p_b(x), and

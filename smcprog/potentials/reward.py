@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Literal
+from os import PathLike
+from typing import Any, Literal, Protocol, SupportsFloat, TypeVarTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,16 @@ from smcprog.errors import PotentialError
 from smcprog.potentials.base import TextPotential
 from smcprog.potentials.reward_model import Classifier, classifier
 
+Ts = TypeVarTuple("Ts")
+
 CACHED_TEXTS = 1 << 16
+
+
+class Pipeline(Protocol):
+    """A text-classification pipeline of transformers."""
+
+    model: Any
+    tokenizer: Any
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,34 @@ class Reward(TextPotential):
         return number
 
 
+@overload
 def reward(
+    fn: Callable[[str, *Ts], SupportsFloat],
+    *args: *Ts,
+    beta: float = 1.0,
+    every: str = "end",
+    batch: Literal[False] = False,
+) -> Reward: ...
+@overload
+def reward(
+    fn: Callable[[list[str], *Ts], Iterable[SupportsFloat]],
+    *args: *Ts,
+    beta: float = 1.0,
+    every: str = "end",
+    batch: Literal[True],
+) -> Reward: ...
+@overload
+def reward(
+    fn: str | PathLike[str] | tuple[Any, Any] | Pipeline,
+    text: str = ...,
+    /,
+    *,
+    beta: float = 1.0,
+    every: str = "end",
+    batch: bool = False,
+    label: str | int | None = None,
+) -> Reward: ...
+def reward(  # type: ignore[misc]  # that *args does not take *Ts is mypy's error
     fn: Any,
     *args: Any,
     beta: float = 1.0,
