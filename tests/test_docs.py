@@ -2,12 +2,15 @@
 
 import re
 import runpy
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import smcprog
 from smcprog import LEAVE, lm, regex, reward
+from smcprog.cli import parser
 from smcprog.inference.exact import enumerate_traces
 from tests.inference import tables
 from tests.inference.programs import one
@@ -15,6 +18,11 @@ from tests.inference.test_enumeration import check, masses
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "potentials.md"
+ERRORS = re.findall(
+    r"^### (\w+): (.*?)\n.*?```python\n(.*?)```",
+    (DOCS / "errors.md").read_text("utf-8"),
+    re.S | re.M,
+)
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +97,44 @@ def test_the_page_on_speed_runs(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "rho = " in shown
     assert "\nreject " in shown
+
+
+@pytest.mark.parametrize("page", ["index", "concepts", "coming-from"])
+def test_the_code_of_a_page_runs(page, tmp_path, capsys):
+    text = (DOCS / f"{page}.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    file = tmp_path / "page.py"
+    file.write_text("\n".join(blocks), encoding="utf-8")
+    runpy.run_path(str(file))
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name, message, code", ERRORS, ids=[f"{name}-{i}" for i, (name, _, _) in enumerate(ERRORS)]
+)
+def test_an_error_is_raised_as_its_section_says(name, message, code, tmp_path):
+    file = tmp_path / "program.py"
+    file.write_text(code, encoding="utf-8")
+    with pytest.raises((smcprog.SmcprogError, TypeError)) as caught:
+        runpy.run_path(str(file))
+    assert type(caught.value).__name__ == name
+    assert message in str(caught.value)
+
+
+def test_every_error_class_has_a_section():
+    names = {name for name in smcprog.__all__ if name.endswith("Error")} - {"SmcprogError"}
+    assert names <= {name for name, _, _ in ERRORS}
+
+
+def test_the_reference_has_every_public_name():
+    pages = "".join(path.read_text("utf-8") for path in (DOCS / "reference").glob("*.md"))
+    assert sorted(re.findall(r"^::: smcprog\.(\w+)$", pages, re.M)) == sorted(smcprog.__all__)
+
+
+def test_the_command_lines_of_the_page_are_understood():
+    page = (DOCS / "command-line.md").read_text("utf-8")
+    (block,) = re.findall(r"```sh\n(.*?)```", page, re.S)
+    for line in block.splitlines():
+        arguments = shlex.split(line, comments=True)
+        assert arguments[0] == "smcprog"
+        parser().parse_args(arguments[1:])

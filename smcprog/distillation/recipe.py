@@ -146,8 +146,8 @@ def distill(
         train_embedding: whether the embedding and the LM head learn, too; by default they do in a
             narrow draft only.
         seed: of the texts, the batches and a narrow draft's weights.
-        device, dtype: where the target runs, and in which type; the draft trains in float32 and is
-            saved in the target's own type.
+        device: where the target runs.
+        dtype: in which type; the draft trains in float32 and is saved in the target's own type.
         progress: whether to show how far it is.
 
     Raises:

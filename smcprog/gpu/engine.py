@@ -206,8 +206,7 @@ class Engine(Runner):
         Step k draws with the uniform of counter k. A row leaves when it draws a stop event, when
         ``spaces`` gives None, after its ``steps``, or where no event has mass under the draft.
 
-        Raises:
-            NaNLogitsError, KVPoolError, ContextLengthError
+        Raises NaNLogitsError, KVPoolError, ContextLengthError.
         """
         if not self.has_draft:
             raise ModelError("this engine has no draft model: use block=0, or give it a draft")
@@ -272,8 +271,7 @@ class Engine(Runner):
     def score(self, queries: Sequence[Query]) -> list[Scored]:
         """One pass of the target, and of each other model that a factor names. Appends nothing.
 
-        Raises:
-            NaNLogitsError, WeightError, ModelError, VocabularyError
+        Raises NaNLogitsError, WeightError, ModelError, VocabularyError.
         """
         scoring = _Scoring(queries, self._index_of, self._size, self._tables[TARGET])
         for index, passed in scoring.passes.items():
@@ -292,8 +290,7 @@ class Engine(Runner):
         """log p_i of every event that may follow each row, float64[len(rows), V + 2]; -inf for
         what is not in E. One target pass.
 
-        Raises:
-            NaNLogitsError
+        Raises NaNLogitsError.
         """
         index = self._index_of(lm)
         name = self._models[index].name

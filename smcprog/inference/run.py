@@ -149,7 +149,8 @@ class Runner:
             ValueError, TypeError: for settings out of range.
             DeadPopulationError: after the other runs of a list are finished; it carries the
                 posteriors.
-            ProgramError, WeightError, ContextLengthError, KVPoolError, NaNLogitsError
+            ProgramError, WeightError, PotentialError: of the program, and of what is in it.
+            ContextLengthError, KVPoolError, NaNLogitsError: of the models.
 
         >>> @smc_program
         ... def add(a, b):
