@@ -9,6 +9,7 @@ A notebook is named by its file's stem, or the first letters of it ("01").
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +22,9 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 TUTORIALS = Path(__file__).resolve().parent.parent / "tutorials"
 SECONDS = 300
 """The most that one notebook may take."""
+
+CELL_FILE = re.compile(r"/tmp/ipykernel_\d+/\d+\.py")
+"""The file that a kernel gives a cell, another one each time."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,7 +82,8 @@ def execute(path: Path, write: bool) -> str | None:
                 "language_info": {"name": "python"},
             }
         )
-        nbformat.write(notebook, path)
+        text = CELL_FILE.sub("<cell>", nbformat.writes(notebook))
+        path.write_text(f"{text}\n", encoding="utf-8")
     return None
 
 
