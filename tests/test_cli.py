@@ -126,3 +126,17 @@ def test_explain(file, capsys):
     assert main(["explain", f"{file}:rate"]) == 0
     assert "mask" in capsys.readouterr().out
     assert main(["explain", f"{file}:rote"]) == 2
+
+
+def test_a_thousand_inputs_with_a_broken_line(file, tmp_path, capsys):
+    inputs, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines = [json.dumps({"text": f"Number {i}"}) for i in range(1000)]
+    lines[617] = '{"text": "Number 617"'
+    inputs.write_text("\n".join(lines))
+    arguments = ["--inputs", str(inputs), "--particles", "2", "--block", "0", "--seed", "0"]
+    assert main(["run", f"{file}:rate", *arguments, "--out", str(out)]) == 1
+    error = capsys.readouterr().err.replace("\n", " ")
+    assert "1 of 1000 lines failed, the first of them line 618: no JSON" in error
+    found = results(out)
+    assert list(found) == list(range(1, 1001))
+    assert [number for number, result in found.items() if "error" in result] == [618]
