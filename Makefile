@@ -25,7 +25,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 notebooks: $(VENV)/.installed-notebook
 	$(BIN)/python tools/notebooks.py
